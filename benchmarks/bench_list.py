@@ -23,7 +23,7 @@ from planner.solver.answer.result import Result
 from planner.solver.request import SolveRequest
 from planner.solver.sources import read_inputs
 from planner.specs.json_text import indented
-from service.pages.listing import listing
+from service.pages.answer.listing import listing
 
 PLANS = 5000
 SAMPLE = 50

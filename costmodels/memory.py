@@ -58,6 +58,47 @@ def param_bytes_kept(recipe: Recipe, stack: StackProfile = FUSED) -> KeptBytes:
     return KeptBytes(recipe.param_bytes, 0.0 if cast else recipe.param_bytes, grads, states)
 
 
+class StateParts(NamedTuple):
+    """Bytes that a device holds per local parameter, by kind; each of one shape."""
+
+    weights: Floats
+    grads: Floats
+    optimizer: Floats
+    """States of the optimizer with the master copy."""
+
+
+def state_parts_per_param(
+    recipe: Recipe,
+    zero: ArrayLike,
+    n_shard: ArrayLike,
+    offload: ArrayLike = 0,
+    *,
+    hpz: ArrayLike = 1,
+    stack: StackProfile = FUSED,
+) -> StateParts:
+    """Return what `state_bytes_per_param` adds up, by kind; arguments and source are its own.
+
+    >>> from costmodels.precision import RECIPES
+    >>> [float(x) for x in state_parts_per_param(RECIPES["bf16", "adam"], 2, 8)]
+    [2.0, 0.5, 1.5]
+    """
+    stage, d = np.asarray(zero), np.asarray(n_shard, dtype=np.float64)
+    per_param = param_bytes_kept(recipe, stack)
+    weights = np.where(stage >= 3, per_param.shard_weights / d, per_param.weights)
+    grads = per_param.grads / np.where(stage >= 2, d, 1.0)
+    states = per_param.states / np.where(stage >= 1, d, 1.0)
+    group = np.asarray(hpz, dtype=np.float64)
+    if np.any(group > 1):
+        second = (stage >= 3) & (group > 1)
+        weights = weights + np.where(second, recipe.param_bytes / group, 0.0)
+    offloaded = np.asarray(offload) > 0
+    if not offloaded.any():
+        return StateParts(weights, grads, states)
+    if gradients_leave(stack):
+        grads = np.where(offloaded & (stage >= 2), 0.0, grads)
+    return StateParts(weights, grads, np.where(offloaded, 0.0, states))
+
+
 def state_bytes_per_param(
     recipe: Recipe,
     zero: ArrayLike,
@@ -85,21 +126,8 @@ def state_bytes_per_param(
     >>> state_bytes_per_param(RECIPES["bf16", "adam"], 1, 8).item()  # 6 + 12/8
     7.5
     """
-    stage, d = np.asarray(zero), np.asarray(n_shard, dtype=np.float64)
-    per_param = param_bytes_kept(recipe, stack)
-    weights = np.where(stage >= 3, per_param.shard_weights / d, per_param.weights)
-    grads = per_param.grads / np.where(stage >= 2, d, 1.0)
-    states = per_param.states / np.where(stage >= 1, d, 1.0)
-    group = np.asarray(hpz, dtype=np.float64)
-    if np.any(group > 1):
-        second = (stage >= 3) & (group > 1)
-        weights = weights + np.where(second, recipe.param_bytes / group, 0.0)
-    offloaded = np.asarray(offload) > 0
-    if not offloaded.any():
-        return weights + grads + states
-    if gradients_leave(stack):
-        grads = np.where(offloaded & (stage >= 2), 0.0, grads)
-    return weights + grads + np.where(offloaded, 0.0, states)
+    parts = state_parts_per_param(recipe, zero, n_shard, offload, hpz=hpz, stack=stack)
+    return parts.weights + parts.grads + parts.optimizer
 
 
 GATHERED_LOGIT_BYTES = 14.0

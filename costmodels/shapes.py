@@ -9,7 +9,7 @@ from typing import Any
 from costmodels.data.lengths import SampleData
 from costmodels.optimizers.records import USUAL_MUON, MuonOptions
 from costmodels.precision import Numerics, Recipe, recipe_of
-from costmodels.tuning.records import PRETRAIN, TuningJob
+from costmodels.tuning.records import DPO, PRETRAIN, TuningJob
 
 DENSE, MOE = "dense", "moe"
 """The kinds of layers of a model that states no others."""
@@ -77,6 +77,8 @@ class DeltaNetShape:
     """Taps of the short convolution."""
     chunk: int
     """Tokens that a kernel works on at once."""
+    full_gates: bool = False
+    """Decays and output gate of `kda` are each one matrix, not two with a narrow width between."""
 
     @property
     def keys(self) -> int:
@@ -153,6 +155,17 @@ class IndexerShape:
     head_dim: int
     top_k: int
     """Keys that a query attends to."""
+    block: int = 1
+    """Keys that are chosen together, each head of the indexer choosing for its share of the
+    queries' heads; 1: each key for itself, all heads together."""
+
+
+@dataclass(frozen=True, slots=True)
+class FactoredShape:
+    """Attention whose queries are two products (`factored` layers)."""
+
+    q_rank: int
+    """Width between the two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,6 +420,7 @@ MIXER_SECTIONS: Mapping[str, Callable[..., Any]] = MappingProxyType(
         "cross": CrossShape,
         "rglru": RglruShape,
         "compressed": CompressedShape,
+        "factored": FactoredShape,
     }
 )
 """Sizes of mixers by the field of `ModelShape`, and section of the model file, that has them."""
@@ -543,6 +557,7 @@ class ModelShape:
     operators: OperatorsShape | None = None
     """What the model's own code computes with; none: as the stack has it."""
     rglru: RglruShape | None = None
+    factored: FactoredShape | None = None
     per_layer: PerLayerShape | None = None
     """Embeddings of each layer; none: the model has one alone."""
     vision: VisionShape | None = None
@@ -749,6 +764,13 @@ class TrainingJob:
     """What sequences hold; None: each is one sample that fills it."""
     has_reference: bool = False
     """A frozen reference runs forward over the same tokens (DPO); adapters have theirs off."""
+    has_precomputed_reference: bool = False
+    """The answers of a frozen reference were computed before the run, which pays nothing."""
+
+    @property
+    def compares_answers(self) -> bool:
+        """Whether samples are pairs of answers (DPO): each pair is two sequences."""
+        return self.task == DPO or self.has_reference or self.has_precomputed_reference
 
     @property
     def run_keys(self) -> float:

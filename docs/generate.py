@@ -2,13 +2,15 @@
 
     python docs/generate.py
 
-`rules.md` whole; the tables between markers in `architecture.md`, `errors.md`, `stacks.md`,
-`files.md`, `frameworks.md`, `index.md`, `search.md`, `sweeps.md`, `terms/collectives.md` and pages
-of terms.
+`rules.md` and `llms.txt` beside the README whole; the tables between markers in `agents.md`,
+`architecture.md`, `errors.md`, `stacks.md`, `files.md`, `frameworks.md`, `index.md`, `search.md`,
+`sweeps.md`, `terms/collectives.md` and pages of terms.
 `tests/test_docs.py` fails when they are not current.
 """
 
 import ast
+import re
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -32,8 +34,13 @@ from searches.frameworks.registry import framework_names
 from searches.frameworks.rule import FrameworkRule
 from searches.frameworks.table import rules_by_code
 from searches.rules import RULES, SHAPE_RULES
+from service.agents.tools import TOOLS
 
 DOCS = Path(__file__).resolve().parent
+sys.path.append(str(DOCS.parent))  # tools/ is no package that is installed
+
+from tools.agent_questions.question import TESTS  # noqa: E402
+
 PACKAGES = ("service", "planner", "searches", "costmodels", "hardware")
 """From the top down."""
 LEAST_SIZE = 2.0**28
@@ -109,6 +116,7 @@ SECTIONS = (
     ("encoder", schemas.EncoderSpec),
     ("operators", schemas.OperatorsSpec),
     ("rglru", schemas.RglruSpec),
+    ("factored", schemas.FactoredSpec),
     ("variants", schemas.VariantSpec),
     ("per_layer", schemas.PerLayerSpec),
     ("vision", schemas.VisionSpec),
@@ -450,6 +458,7 @@ _ROWS_OF_TYPES: Sequence[tuple[str, Callable[[ModelType], bool]]] = (
     ("sparse attention with an indexer", lambda x: x.mixer == "sparse"),
     ("compressed attention and several residual streams", lambda x: x.mixer == "csa"),
     ("differential attention", lambda x: x.mixer == "differential"),
+    ("attention with factored queries", lambda x: x.mixer == "factored"),
     ("two attentions a layer and experts beside the second", lambda x: x.twice),
     ("latent attention and experts", lambda x: x.latent and x.experts),
     ("latent attention", lambda x: x.latent),
@@ -477,6 +486,52 @@ def types_table() -> str:
     return _table(("", "layers have", "`model_type`"), rows)
 
 
+LLMS_HEAD = """# planner
+
+> Finds the fastest way to split an LLM training job over a cluster: which tensor, pipeline, data,
+> context and expert parallelism, ZeRO stage, micro-batch; step time, memory, cost, launch files.
+
+Agents: read [SKILL.md](SKILL.md) first, and ask through `planner mcp`, which
+[docs/agents.md](docs/agents.md) describes.
+"""
+_ENTRY = re.compile(r"\[([^\]]+)\]\(([\w/-]+\.md)\)(:[^\[\n]*(?:\n +[a-z][^\[\n]*)*)?")
+"""A page in the index, and what the index says of it."""
+
+
+def llms_text() -> str:
+    """Return the index of the documentation for agents, made of that for people.
+
+    Sections and order are those of `index.md`; a page is listed once.
+    """
+    index = (DOCS / "index.md").read_text(encoding="utf-8").partition("### Terms of")[0]
+    parts, listed = [LLMS_HEAD], set()
+    for section in index.split("\n## ")[1:]:
+        heading, _, body = section.partition("\n")
+        lines = []
+        for title, page, about in _ENTRY.findall(body):
+            if page not in listed:
+                listed.add(page)
+                says = " ".join((about or "").split()).strip(":;,. ")
+                says = says.partition(". From")[0]
+                lines.append(f"- [{title}](docs/{page})" + (f": {says}" if says else ""))
+        parts.append(f"## {heading}\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def tools_table() -> str:
+    """Return the tools of `planner mcp`, what they answer, and the command that does the same."""
+    rows = [
+        (f"`{tool.name}`", tool.description, f"`planner {tool.command or tool.name}`")
+        for tool in TOOLS.values()
+    ]
+    return _table(("tool", "answers", "command"), rows)
+
+
+def checks_table() -> str:
+    """Return what a check of a question for agents may ask of a value."""
+    return _table(("test", "holds where"), [(f"`{x}`", says) for x, says in TESTS.items()])
+
+
 def pages() -> dict[Path, str]:
     """Return every page with generated parts, as it should be."""
     stacks = _between((DOCS / "stacks.md").read_text(encoding="utf-8"), "stacks", stacks_table())
@@ -501,7 +556,11 @@ def pages() -> dict[Path, str]:
     faults = _between(faults, "kinds", error_kinds())
     details = [(f"`{word}`", meaning) for word, meaning in errors.DETAILS.items()]
     faults = _between(faults, "details", _table(("word", "meaning"), details))
+    agents = (DOCS / "agents.md").read_text(encoding="utf-8")
+    agents = _between(_between(agents, "tools", tools_table()), "checks", checks_table())
     return {
+        DOCS / "agents.md": agents,
+        DOCS.parent / "llms.txt": llms_text(),
         DOCS / "errors.md": faults,
         DOCS / "import_models.md": _between(models, "types", types_table()),
         DOCS / "architecture.md": _between(rooms, "rooms", rooms_table()),

@@ -1,8 +1,8 @@
 """The product as a library.
 
 `solve` ranks layouts, `evaluate` prices one, `recommend` asks back, `scale` draws the curve over
-sizes, `sweep` searches many points, `report` shows them, `review` writes a result up,
-`check` judges existing runs.
+sizes, `allocate` shares nodes among jobs, `sweep` searches many points, `report` shows them,
+`review` writes a result up, `check` judges existing runs.
 
 >>> import planner
 >>> result = planner.solve("llama3-8b", "h100-x8", top=1)
@@ -24,6 +24,8 @@ __all__ = [
     "Report",
     "Result",
     "__version__",
+    "allocate",
+    "batch_solve",
     "check",
     "evaluate",
     "recommend",
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
     from planner.solver.answer.result import Plan, Result
     from planner.solver.solve import evaluate, solve
     from planner.sweeps.library import sweep
+    from planner.sweeps.scaling.allocation import allocate
+    from planner.sweeps.scaling.batch import batch_solve
     from planner.sweeps.scaling.curve import scale
 
 _HOMES = {
@@ -53,6 +57,8 @@ _HOMES = {
     "recommend": "planner.analyze.recommend.questions",
     "report": "planner.render.report.sweep_report",
     "review": "planner.render.report.review",
+    "allocate": "planner.sweeps.scaling.allocation",
+    "batch_solve": "planner.sweeps.scaling.batch",
     "scale": "planner.sweeps.scaling.curve",
     "sweep": "planner.sweeps.library",
     "Recommendation": "planner.analyze.recommend.answer",

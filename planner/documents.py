@@ -85,10 +85,20 @@ class Blank:
     """A blank line of a terminal; other forms set parts apart themselves."""
 
 
-Part = Heading | Paragraph | Bullets | Grid | Code | Blank
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """Something that draws itself in each form, such as the card of a plan; already escaped."""
 
-RENDERER = "planner.render.document"
-"""The module whose `answer_document` makes the parts of an answer; imported on first use."""
+    html: str
+    markdown: str
+    lines: tuple[str, ...]
+    """In a terminal."""
+
+
+Part = Heading | Paragraph | Bullets | Grid | Code | Blank | Drawn
+
+RENDERER = "planner.render.card.notebook"
+"""The module that shows answers in notebooks; imported on first use."""
 
 
 class LibraryAnswer:
@@ -98,8 +108,8 @@ class LibraryAnswer:
 
     def _repr_html_(self) -> str:
         renderer = import_module(RENDERER)
-        return str(renderer.html(renderer.answer_document(self)))
+        return str(renderer.answer_html(self))
 
     def _repr_markdown_(self) -> str:
         renderer = import_module(RENDERER)
-        return str(renderer.markdown(renderer.answer_document(self)))
+        return str(renderer.answer_markdown(self))

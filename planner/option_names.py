@@ -10,6 +10,16 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+JOB_FIELDS = {
+    "task": "training.task",
+    "rank": "training.lora.rank",
+    "seq": "training.seq_len",
+    "batch": "training.global_batch",
+    "tokens": "training.tokens",
+    "precision": "training.precision",
+}
+"""Options that say a field of the job in short, by the path that `--set` has for it."""
+
 
 @dataclass(frozen=True, slots=True)
 class SearchField:
@@ -39,6 +49,9 @@ class SearchField:
         """Its name in requests of a service."""
         return self.field or self.keyword
 
+
+JOB_OPTIONS: Mapping[str, str] = {path: f"--{name}" for name, path in JOB_FIELDS.items()}
+"""Options of the command line that say a field of the job in short, by the path of `--set`."""
 
 SEARCH_FIELDS: Mapping[str, SearchField] = {
     field.keyword: field

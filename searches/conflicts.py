@@ -132,9 +132,19 @@ def _open(context: Context) -> Context:
     return replace(context, options=replace(context.options, only=only, at_most={}))
 
 
-def choices(context: Context) -> Choices:
-    """Return every candidate layout, grouped by the conditions that it breaks."""
-    bits = _Bits()
+@dataclass(frozen=True, slots=True)
+class _Shapes:
+    """The shapes of a search, and what each breaks."""
+
+    every: ShapeTable
+    bits: Bits
+    """Conditions that each breaks, `(n,)`."""
+    is_unsplit: NDArray[np.bool_]
+    """Whether it has no stages for the rules over the free axes to look at, `(n,)`."""
+
+
+def _shapes(context: Context, bits: _Bits) -> _Shapes:
+    """Return every candidate shape with the conditions that it breaks."""
     most_vpp = max(MAX_VPP, largest_named(context, "vpp"))
     most_cp = max(usual_cp_limit(context), largest_named(context, "cp"))
     every = candidates(context, context.n_devices, most_vpp, most_cp)
@@ -149,6 +159,25 @@ def choices(context: Context) -> Choices:
             unsplit |= broken & (code in UNSPLIT)
             if broken.any():
                 shape_bits |= np.where(broken, bits.of(Condition(code)), 0)
+    return _Shapes(every, shape_bits, unsplit)
+
+
+def _broken_by_all(shapes: _Shapes, bits: _Bits) -> Condition | None:
+    """Return the first rule that every shape breaks: it excludes all layouts by itself."""
+    always = int(np.bitwise_and.reduce(shapes.bits)) if len(shapes.bits) else 0
+    rules = (c for c in bits.numbers if not c.of_user)
+    return next((c for c in rules if always & bits.of(c)), None)
+
+
+def choices(context: Context) -> Choices:
+    """Return every candidate layout, grouped by the conditions that it breaks."""
+    bits = _Bits()
+    return _grouped(context, _shapes(context, bits), bits)
+
+
+def _grouped(context: Context, shapes_of: _Shapes, bits: _Bits) -> Choices:
+    """Return the candidates of some shapes, grouped by the conditions that they break."""
+    every, shape_bits, unsplit = shapes_of.every, shapes_of.bits, shapes_of.is_unsplit
     groups = set()
     rows = np.flatnonzero(~unsplit)
     for start in range(0, len(rows), CHUNK_SHAPES):
@@ -277,7 +306,12 @@ def find_conflicts(context: Context) -> tuple[tuple[Condition, ...], ...]:
     Empty when some layout is legal. No set has a pin or limit in common with another. Memory
     counts only by its lower bound (MEM000).
     """
-    result = choices(context)
+    bits = _Bits()
+    shapes = _shapes(context, bits)
+    if (rule := _broken_by_all(shapes, bits)) is not None:
+        # Needs no free axes, which take most of the time where there are many shapes.
+        return ((rule,),)
+    result = _grouped(context, shapes, bits)
     solver = _Solver(result)
     left = list(result.conditions)
     conflicts: list[tuple[Condition, ...]] = []

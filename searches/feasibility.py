@@ -1,16 +1,15 @@
 """Whether any plan fits, without pricing time; and the questions that need only that."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
-from costmodels.layers.layer_terms import layer_table
 from costmodels.problem import Problem
-from costmodels.shape_terms import shape_terms
-from costmodels.step import join, peak_bytes, sends_activations
-from searches.pricing.shape_tables import BLOCK_CELLS
+from costmodels.step import peak_bytes, sends_activations
+from searches.frameworks.carried import foreign_rules
+from searches.frameworks.registry import searched_frameworks
+from searches.pricing.shape_tables import BLOCK_CELLS, tables_of
 from searches.rules import Context, all_states_bytes, fits_host_with_activations
 from searches.space.free_axes import free_axes
-from searches.space.plan_blocks import plan_blocks
+from searches.space.plan_blocks import BatchBounds, plan_blocks
 from searches.space.plan_space import legal_masks
 from searches.space.shape_space import legal_shape_table
 from searches.space.shards import make_shards
@@ -23,19 +22,10 @@ class StoppedError(Exception):
 def any_fits(context: Context, stop: Callable[[], bool] | None = None) -> bool:
     """Tell whether some legal plan fits into memory: what `search` finds, in a third of the time.
 
-    Stops at the first block of plans that holds one. Overlap moves time alone, so plans without
-    it are looked at only where none with it fits: a framework may run those alone. Raises
-    `StoppedError` once `stop` says so.
+    Stops at the first block of plans that holds one. Raises `StoppedError` once `stop` says so.
     """
-    if "dp_overlap" in context.options.only:
-        return _any_fits(context, stop)
-    return any(
-        _any_fits(replace(context, options=replace(context.options, only=only)), stop)
-        for only in ({**context.options.only, "dp_overlap": frozenset({on})} for on in (1, 0))
-    )
-
-
-def _any_fits(context: Context, stop: Callable[[], bool] | None) -> bool:
+    if foreign_rules(searched_frameworks(context.options.framework), context.problem):
+        return False
     for shard in make_shards(context, legal_shape_table(context)):
         if stop is not None and stop():
             raise StoppedError
@@ -43,16 +33,10 @@ def _any_fits(context: Context, stop: Callable[[], bool] | None) -> bool:
         masks, _, _ = legal_masks(context, shard.shapes, axes)
         if not masks.n_plans:
             continue
-        terms = shape_terms(context.problem, shard.shapes, axes.shardings)
-        layers = layer_table(
-            context.problem,
-            shard.shapes,
-            axes.mbs,
-            axes.recompute_modules,
-            context.options.mode_table,
-        )
-        for block in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS):
-            rows = join(context.problem, terms, block.block, layers)
+        tables = tables_of(context, shard.shapes, axes, None)
+        bounds = BatchBounds(may_fit=tables.may_fit)
+        for block in plan_blocks(context, shard.shapes, axes, masks, BLOCK_CELLS, bounds):
+            rows = tables.join(block.block)
             fits = block.legal & (peak_bytes(rows) <= context.problem.pool.usable_bytes)
             if sends_activations(block.block):
                 fits &= fits_host_with_activations(rows)

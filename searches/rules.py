@@ -1149,8 +1149,10 @@ def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
             table.recompute_layers,
             table.activation_offload_layers,
         ).all(),
-        "OFF002": context.problem.pool.host is not None and not _fits_host(context.problem, table),
     }
     yield from (code for code, hit in broken.items() if hit)
+    # Prices the plan where activations leave: most callers have a code by now and ask for no more.
+    if context.problem.pool.host is not None and not _fits_host(context.problem, table):
+        yield "OFF002"
     if layout.switches:
         yield from broken_mode_rules(context.problem, table)

@@ -64,13 +64,16 @@ def ui(
         bool, typer.Option("--browser/--no-browser", help="Open a browser, or only say where.")
     ] = True,
 ) -> None:
-    """Open the page in a browser: of a service that runs, or of one that is started here."""
+    """Open the page in a browser.
+
+    Of a service that runs, or of one that is started here.
+    """
     with _installed():
         from service.process.ui import ui_main
         from service.settings.serving import Serving
         from service.telemetry import logs
     logs.configure("warning", "text")
-    ui_main(address, Serving(port=port, grpc_port=0, data=data), browser)
+    ui_main(address, Serving(port=port, grpc_port=0, probe_port=0, data=data), browser)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,10 @@ class ServeOptions:
     host: Annotated[str, typer.Option(help="Address to listen at.")] = "127.0.0.1"
     port: Annotated[int, typer.Option(min=0, max=65535, help="HTTP; 0 for any.")] = 8642
     grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="gRPC; 0 for none.")] = 8643
+    probe_port: Annotated[
+        int | None,
+        typer.Option(min=0, max=65535, help="/livez and /readyz alone; 8644 if free, 0 for none."),
+    ] = None
     database: Annotated[
         str,
         typer.Option(
@@ -106,6 +113,9 @@ class ServeOptions:
     job_workers: Annotated[
         int, typer.Option(min=-1, max=1024, help="Processes for jobs; -1: half the cores.")
     ] = -1
+    page_workers: Annotated[
+        int, typer.Option(min=0, max=1024, help="More for pages alone: no sweep delays them.")
+    ] = 1
     executor: Annotated[str, typer.Option(help="serial or ray, for the searches of jobs.")] = (
         "serial"
     )
@@ -155,7 +165,11 @@ def serve_command(options: ServeOptions) -> None:
             f"--root-path {options.root_path}", "such as /planner: no slash at its end"
         )
     logs.configure(options.log_level, options.log_format)
-    setup = Options(executor=options.executor, ray_address=options.ray_address)  # type: ignore[arg-type]  # looked at above
+    setup = Options(
+        executor=options.executor,  # type: ignore[arg-type]  # looked at above
+        ray_address=options.ray_address,
+        page_workers=options.page_workers,
+    )
     if options.workers:
         setup = replace(setup, workers=options.workers)
     if options.job_workers >= 0:

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from service.access.admission import Cache, Rates, Turns, overloaded
-from service.access.caller import Caller, not_allowed
+from service.access.caller import Caller, check_known, not_allowed
 from service.handlers.calls import PAGE_PREFIX
 from service.handlers.limits import DEFAULTS, SMALL_BODY, RequestLimits
 from service.handlers.problems import Refusal
@@ -59,10 +59,13 @@ MAX_KEY_CHARS = 200
 STORE_SLOTS, SPARE_STORE_SLOTS = CONNECTIONS // 2, 2
 """Threads of the store that callers may use to read at the same time; those after them are for
 callers who use none. What is left is for heartbeats, leases and what is accepted."""
+READY_S = 0.7
+"""How long the store may take to say that it can be written: probes have a second or more."""
 UNBOUNDED = 10**9
 """Reads that may wait for a turn: connections and calls are bounded already."""
-JOB_NICENESS = 5
-"""How far jobs stand back behind requests that are answered at once, where both compute."""
+JOB_NICENESS = 19
+"""How far jobs stand back behind requests that are answered at once, where both compute: as far
+as there is, so that a question takes as long as on an idle machine. Nothing else runs there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,7 @@ class Engine:
         self._pool = WorkerPool(options.workers + options.spare_workers, settings, module)
         of_jobs = replace(settings, solve_s=options.job_hard_s)  # the task says how long
         self._job_pool = WorkerPool(options.job_workers, of_jobs, module, niceness=JOB_NICENESS)
+        self._page_pool = WorkerPool(options.n_page_workers, of_jobs, module)
         self._turns = Turns(options.workers, settings.queue_length, options.spare_workers)
         self._store_turns = Turns(STORE_SLOTS, UNBOUNDED, SPARE_STORE_SLOTS)
         self._rates = Rates(settings.requests_per_s, settings.burst)
@@ -181,6 +185,8 @@ class Engine:
         self._flights: dict[tuple[bytes, float], _Flight] = {}
         self._active: Counter[str] = Counter()
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="store")
+        self._look_thread = ThreadPoolExecutor(1, thread_name_prefix="ready")
+        self._looking: asyncio.Future[None] | None = None
         self._news = asyncio.Event()
         self._draining = False
         self._n_watchers: Counter[str] = Counter()
@@ -190,17 +196,31 @@ class Engine:
 
     # Life
 
+    @property
+    def _pools(self) -> tuple[WorkerPool, ...]:
+        return self._pool, self._job_pool, self._page_pool
+
     async def start(self) -> None:
         """Start workers, and what works on jobs and looks after the store."""
-        await asyncio.gather(self._pool.start(), self._job_pool.start())
-        self._job_work.start(self._job_pool, self._calls)
+        await asyncio.gather(*(pool.start() for pool in self._pools))
+        self._job_work.start(self._job_pool, self._page_pool, self._calls)
 
     async def ready(self) -> None:
         """Raise `Refusal` 503 unless requests would be answered now."""
         self._check_open()
         if not self._pool.n_alive:
             raise Refusal(503, "no-workers", "the service has no workers", "they are starting")
-        await self._in_store(self._store.ping)
+        loop = asyncio.get_running_loop()
+        if self._looking is None or self._looking.done():
+            # A thread of its own: those of the store may all wait for a database that is away.
+            self._looking = loop.run_in_executor(self._look_thread, self._store.check_writable)
+        try:
+            async with asyncio.timeout(READY_S):
+                await asyncio.shield(self._looking)
+        except TimeoutError:
+            detail = f"it has not answered within {READY_S:g} s"
+            title = "the store does not answer"
+            raise Refusal(503, "store-unavailable", title, detail, retry_after_s=1.0) from None
 
     @property
     def is_draining(self) -> bool:
@@ -220,8 +240,11 @@ class Engine:
             flight.cancel()
         await self._job_work.close(max(0.0, end_s - time.monotonic()) + self.options.grace_s)
         await asyncio.gather(*flights, return_exceptions=True)
-        await asyncio.gather(self._pool.close(), self._job_pool.close())
+        await asyncio.gather(*(pool.close() for pool in self._pools))
         self._threads.shutdown()
+        self._look_thread.shutdown(wait=False)
+        if self._looking is not None:
+            self._looking.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     def snapshot(self) -> Snapshot:
         """Return what there is to measure."""
@@ -232,8 +255,8 @@ class Engine:
             self._cache.n_bytes,
             {**self._counts, **self._job_work.counted},
             dict(self._refused),
-            self._pool.n_alive + self._job_pool.n_alive,
-            self._pool.n_deaths + self._job_pool.n_deaths,
+            sum(pool.n_alive for pool in self._pools),
+            sum(pool.n_deaths for pool in self._pools),
             self._turns.mean_s,
             self._job_work.mean_s,
             dict(self._job_work.counts),
@@ -514,6 +537,8 @@ class Engine:
         """
         with self._counted():
             self._check_call(name, caller)
+            if not caller.may("solve"):
+                raise not_allowed(caller, "solve")
             self._check_open()
             check_key(idempotency_key)
             body = request_body(body)
@@ -534,6 +559,39 @@ class Engine:
             self._counts["jobs_accepted"] += 1
             self._job_work.look()
             return job
+
+    async def waited(
+        self, name: str, body: bytes, caller: Caller, wait_s: float, idempotency_key: str = ""
+    ) -> CallAnswer | JobView:
+        """Return the answer of a call that is a job, where it is there within `wait_s`.
+
+        Otherwise the job, which goes on, and whose rows so far can be read. A question that was
+        answered before is answered at once. Raises `Refusal`, also that of the job.
+        """
+        key = cache_key(name, body)
+        with self._counted():
+            self._check_call(name, caller)
+        if not idempotency_key and (answer := self._remembered(key)):
+            return answer
+        job = await self.submit(name, body, caller, idempotency_key)
+        if not job.is_final:
+            # Refused, such as by one who stops: the job is accepted all the same, and is told.
+            with contextlib.suppress(TimeoutError, Refusal):
+                async with (
+                    asyncio.timeout(wait_s),
+                    contextlib.aclosing(
+                        self.watch(job.job_id, caller, job.n_events)  # type: ignore[type-var]  # a generator
+                    ) as events,
+                ):
+                    async for _ in events:
+                        pass
+            job = await self.get_job(job.job_id, caller)
+        if not job.is_final:
+            return job
+        answer = await self.result(job.job_id, caller)
+        if answer.complete:
+            self._cache.put(key, answer, len(answer.payload))
+        return answer
 
     async def submit_body(self, body: bytes, caller: Caller, idempotency_key: str = "") -> JobView:
         """Accept a job that a body names: `{"call", "request", "time_limit_s"?}`.
@@ -595,6 +653,7 @@ class Engine:
             self._n_watchers[caller.name] += 1
             try:
                 while True:
+                    check_known(caller)
                     news = self._news
                     job, events = await self._read(
                         caller, self.jobs.events, job_id, caller.sees, after

@@ -28,6 +28,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Text has 100 columns and no colour whatever the window that the tests run in: xdist states it.
+for variable in ("COLUMNS", "FORCE_COLOR", "NO_COLOR"):
+    os.environ.pop(variable, None)
+
 # The same examples on every run and machine, and no time limit on busy ones. Hypothesis draws the
 # constants of all modules that are imported: which are filtered out differs with the tests run.
 settings.register_profile(

@@ -14,6 +14,9 @@ TILES = ((256, 128), (128, 256), (128, 128), (128, 64), (64, 64))
 TILE_HALVING_LOSS = 0.05
 """Rate lost per halving of the tile area below 256 x 128: less reuse of what is loaded."""
 
+_TILE_ROWS, _TILE_COLUMNS = np.array(TILES, dtype=np.float64).T
+_TILE_RATE_FRAC = (1.0 - TILE_HALVING_LOSS) ** np.log2(256 * 128 / (_TILE_ROWS * _TILE_COLUMNS))
+
 _ELEMENT_BYTES = {"fp4": FP4_BYTES, "fp8": 1.0, "tf32": 4.0, "fp32": 4.0}
 
 
@@ -57,14 +60,13 @@ def gemm_s(
     rate = accelerator.peak_flops_per_s[precision] * eff.gemm_frac * rate_frac
     if precision == "fp8":
         rate *= eff.fp8_gain
-    best = np.full(np.broadcast(m, k, n).shape, np.inf)
-    for tile_rows, tile_columns in TILES:
-        tiles = np.ceil(m / tile_rows) * np.ceil(n / tile_columns)
-        waves = np.ceil(tiles / accelerator.n_sms)
-        halvings = np.log2(256 * 128 / (tile_rows * tile_columns))
-        loss = (1.0 - TILE_HALVING_LOSS) ** halvings
-        work = 2.0 * waves * accelerator.n_sms * tile_rows * tile_columns * (k + eff.gemm_k_half)
-        best = np.minimum(best, work / (rate * loss))
+    # All tiles at once, along an axis of their own: most calls are of a few products.
+    by_tile = (-1,) + (1,) * max(m.ndim, k.ndim, n.ndim, np.ndim(rate))
+    tile_rows, tile_columns = _TILE_ROWS.reshape(by_tile), _TILE_COLUMNS.reshape(by_tile)
+    tiles = np.ceil(m / tile_rows) * np.ceil(n / tile_columns)
+    waves = np.ceil(tiles / accelerator.n_sms)
+    work = 2.0 * waves * accelerator.n_sms * tile_rows * tile_columns * (k + eff.gemm_k_half)
+    best = (work / (rate * _TILE_RATE_FRAC.reshape(by_tile))).min(axis=0)
     traffic = element_bytes(precision) * (m * k + k * n + m * n)
     memory = traffic / (accelerator.hbm_bytes_per_s * eff.hbm_frac)
     return np.asarray(np.maximum(best, memory) + eff.kernel_latency_s)

@@ -20,6 +20,7 @@ from costmodels.layers.sublayers.bidirectional import BIDIRECTIONAL, BIDIRECTION
 from costmodels.layers.sublayers.composition import NO_MIXER, composed, kind_name
 from costmodels.layers.sublayers.cross import BIDIRECTIONAL_CROSS, CAUSAL_CROSS, CROSS
 from costmodels.layers.sublayers.differential import DIFFERENTIAL
+from costmodels.layers.sublayers.factored import FACTORED
 from costmodels.layers.sublayers.feeds import FEEDS, MLP, NO_FEED
 from costmodels.layers.sublayers.injected import INJECTED
 from costmodels.layers.sublayers.sparse import SPARSE
@@ -27,7 +28,10 @@ from costmodels.layers.sublayers.sublayer import HeadsCut, Mixer
 from costmodels.shapes import LayerRun, ModelShape
 from costmodels.towers.encoder_layers import ENCODER, encoder_shape
 
-_ATTENTION = (ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW, SPARSE, DIFFERENTIAL)
+_ATTENTION = (
+    *(ATTENTION, WINDOW, CHUNK, BIDIRECTIONAL, BIDIRECTIONAL_WINDOW),
+    *(SPARSE, DIFFERENTIAL, FACTORED),
+)
 _ACROSS = (CROSS, CAUSAL_CROSS, BIDIRECTIONAL_CROSS)
 _OTHERS = (MAMBA2, GDN, KDA, LINEAR, MAMBA1, CONV, RGLRU, NO_MIXER, *COMPRESSED)
 _DIFFUSION = (

@@ -4,7 +4,7 @@ Adds to `pipeline.timeline` what else a plan's price is made of: the communicato
 block, what follows the pipeline, and what each pipeline rank holds in memory.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import mul
 
@@ -273,22 +273,37 @@ def _split_chunk_bytes(rows: Rows, layout: Layout, rank: int) -> tuple[float, fl
     return (before + ids) / len(chunks), (n_layers * deferred_bytes + ids) / len(chunks)
 
 
-def memory_levels(memory: RankMemory, blocks: tuple[TimedBlock, ...]) -> list[tuple[float, float]]:
-    """Return (seconds, bytes) whenever the memory of a rank changes, in order of time.
+@dataclass(frozen=True, slots=True)
+class MemoryLevel:
+    """What a pipeline rank holds from one time on, besides what it always holds."""
+
+    at_s: float
+    """Seconds from the start of the step."""
+    n_chunks: int
+    """Chunks of micro-batches whose activations are kept."""
+    kept_bytes: float
+    """Their activations, with what the allocator loses to them."""
+    backward_bytes: float
+    """Logits and temporaries of a backward that runs; 0 while none does."""
+
+
+def memory_course(memory: RankMemory, blocks: Sequence[TimedBlock]) -> list[MemoryLevel]:
+    """Return the memory of a rank whenever it changes, in order of time.
 
     A forward takes the memory of its chunk as it starts, a backward frees it as it ends; where
     the backward is split, its weight gradient frees it as it starts, which is how the memory
-    model counts (`zero_bubble.late_chunks`). The maximum is the rank's predicted peak.
+    model counts (`zero_bubble.late_chunks`). With what is always held, the maximum is the rank's
+    predicted peak.
     """
     before, n_deferred = [0] * len(memory.chunk_bytes), 0
-    out = [(0.0, memory.always_bytes)]
+    out = [MemoryLevel(0.0, 0, 0.0, 0.0)]
 
     def note(at_s: float, running: bool) -> None:
         stored = sum(map(mul, before, memory.chunk_bytes)) + n_deferred * memory.late_bytes
-        level = memory.always_bytes + stored + (memory.backward_bytes if running else 0.0)
-        if out[-1][0] == at_s:
+        if out[-1].at_s == at_s:
             out.pop()
-        out.append((at_s, level))
+        backward_bytes = memory.backward_bytes if running else 0.0
+        out.append(MemoryLevel(at_s, sum(before) + n_deferred, stored, backward_bytes))
 
     for block in blocks:
         kinds = [kind for _, _, kind in block.parts]
@@ -302,3 +317,11 @@ def memory_levels(memory: RankMemory, blocks: tuple[TimedBlock, ...]) -> list[tu
         n_deferred += kinds.count(INPUT_GRAD)
         note(block.end_s, running=False)
     return out
+
+
+def memory_levels(memory: RankMemory, blocks: Sequence[TimedBlock]) -> list[tuple[float, float]]:
+    """Return (seconds, bytes) whenever the memory of a rank changes: all of `memory_course`."""
+    return [
+        (each.at_s, memory.always_bytes + each.kept_bytes + each.backward_bytes)
+        for each in memory_course(memory, blocks)
+    ]

@@ -7,14 +7,15 @@ A line of the script says what is asked: fields of /v1/plans:solve, paths in the
 
     #PLAN model=llama3-70b cluster=h100-x512 pools.0.nodes=32 framework=megatron pins.tp=8
 
-In its place come the `#SBATCH` lines of the best plan and all of its layout as variables for the
-commands below: PLAN_TP, PLAN_SP, PLAN_RECOMPUTE_LAYERS, PLAN_STAGE_LAYERS, ... With a framework
+In place of it, and of lines such as `#SBATCH --nodes=2`, come those of the best plan, and all of
+its layout as variables for the commands below: PLAN_TP, PLAN_STAGE_LAYERS, ... With a framework
 PLAN_FILES is a folder beside the script that holds what runs the plan, such as megatron.sh.
 Where nothing fits the job is not submitted, and the reasons are printed (exit code 3).
 PLANNER_SERVER and PLANNER_TOKEN name the service.
 """
 
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -24,6 +25,7 @@ from planner.client import Client
 from planner.errors import PlannerError
 
 MARK = "#PLAN "
+SET = re.compile(r"#SBATCH\s+(--(nodes|ntasks|gpus|gres|comment)|-[Nn]\b)")
 
 
 def question(line: str) -> dict[str, Any]:
@@ -36,8 +38,7 @@ def question(line: str) -> dict[str, Any]:
 
 def filled(answer: dict[str, Any]) -> tuple[list[str], list[str]]:
     """Return the lines of the first plan: what sbatch reads, and its layout as variables."""
-    plan = answer["plans"][0]
-    layout = plan["layout"]
+    plan, layout = answer["plans"][0], answer["plans"][0]["layout"]
     exported = {"id": plan["plan_id"], **layout, "precision": plan["precision"]}
     pools = {pool["name"]: pool for pool in answer["inputs"]["cluster"]["pools"]}
     per_node = min(pools[plan["pool"]]["accelerators_per_node"], layout["n_devices"])
@@ -67,8 +68,7 @@ def written(answer: dict[str, Any], framework: str, service: Client, script: str
 
 def main(script: str, options: list[str]) -> int:
     """Fill a script, submit it, and return the exit code of sbatch."""
-    with open(script, encoding="utf-8") as file:
-        lines = file.read().splitlines()
+    lines = [x for x in Path(script).read_text("utf-8").splitlines() if not SET.match(x)]
     at = next((i for i, line in enumerate(lines) if line.startswith(MARK)), None)
     if at is None:
         sys.stderr.write(f"{script}: no line `{MARK}model=... cluster=...`\n")

@@ -46,8 +46,16 @@ def parts_s(breakdown: Breakdown, elasticity: Mapping[str, float]) -> dict[str, 
 
     The optimizer counts as computing, on the host as memory.
     """
-    time = breakdown.time_s
-    on_host = breakdown.layout.optimizer_offload
+    return parts_of_terms(breakdown.time_s, elasticity, breakdown.layout.optimizer_offload)
+
+
+def parts_of_terms(
+    time: Mapping[str, float], elasticity: Mapping[str, float], on_host: bool
+) -> dict[str, float]:
+    """Return the parts of `parts_s`, seconds, from the terms of a step by name, seconds.
+
+    `on_host` tells whether the optimizer is offloaded. Rows of sweeps hold these three.
+    """
     computing = sum(time.get(term, 0.0) for term in COMPUTE_TERMS) + (
         0.0 if on_host else time["optimizer"]
     )

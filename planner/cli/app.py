@@ -9,7 +9,8 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from planner.cli.arguments import positive
+from planner.cli import completion
+from planner.cli.arguments import positive, with_typed_options
 from planner.cli.command_arguments import (
     CheckArguments,
     EvaluateArguments,
@@ -36,7 +37,7 @@ from planner.cli.options import (
     PlanArg,
     TableOrJson,
 )
-from planner.cli.plugins import Commands
+from planner.cli.plugins import FIND, LOOK_UP, MEASURE, READ, RUN, Commands
 from planner.cli.signatures import records_as_options
 from planner.errors import PlannerError
 
@@ -44,20 +45,35 @@ GARBAGE_AFTER = 50_000, 20, 100
 """Thresholds of the garbage collector: a command makes far more objects than the usual 700, and
 looking for cycles among them takes a twentieth of its time."""
 
+FIRST_STEPS = """\
+The fastest way to split a training job.
+
+An example on 64 GPUs, without a file:
+  planner solve llama3-8b 64xh100
+Your Hugging Face config, and its script:
+  planner solve config.json 64xh100 --emit megatron --launcher slurm --out run
+Why a plan is best, and what would help:
+  planner explain last
+Every command:
+  planner --help
+"""
+"""What `planner` prints without a command: what to type next."""
+
 app = typer.Typer(
     name="planner",
     cls=Commands,
     help="Finds the fastest way to split an LLM training job over a cluster, and explains it.",
-    no_args_is_help=True,
-    add_completion=False,
+    invoke_without_command=True,
+    add_completion=True,
+    context_settings={"max_content_width": 100},
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.add_typer(catalog_app, name="catalog")
-app.add_typer(import_app, name="import")
+app.add_typer(catalog_app, name="catalog", rich_help_panel=LOOK_UP)
+app.add_typer(import_app, name="import", rich_help_panel=LOOK_UP)
 
 
-@app.command("solve")
+@app.command("solve", rich_help_panel=FIND)
 @records_as_options
 def solve_command(model: Model, cluster: ClusterArg, arguments: SolveArguments) -> None:
     """Rank the layouts of a training job on a cluster."""
@@ -66,7 +82,7 @@ def solve_command(model: Model, cluster: ClusterArg, arguments: SolveArguments) 
     raise typer.Exit(run_solve(model, cluster, arguments))
 
 
-@app.command("evaluate")
+@app.command("evaluate", rich_help_panel=FIND)
 @records_as_options
 def evaluate_command(model: Model, cluster: ClusterArg, arguments: EvaluateArguments) -> None:
     """Price one layout, given with --pin, whether or not it fits."""
@@ -75,7 +91,7 @@ def evaluate_command(model: Model, cluster: ClusterArg, arguments: EvaluateArgum
     raise typer.Exit(run_evaluate(model, cluster, arguments))
 
 
-@app.command("check")
+@app.command("check", rich_help_panel=RUN)
 @records_as_options
 def check_command(
     file: Annotated[
@@ -83,7 +99,7 @@ def check_command(
         typer.Argument(
             metavar="FILE",
             help="Launch script, DeepSpeed JSON, torchtitan TOML or recipe, YAML of Accelerate,"
-            " TRL, axolotl or LLaMA-Factory; or CLUSTER -- COMMAND ...",
+            " TRL, axolotl, LLaMA-Factory, ms-swift or torchtune; or CLUSTER -- COMMAND ...",
         ),
     ],
     cluster: ClusterArg,
@@ -95,20 +111,23 @@ def check_command(
     ] = None,
     arguments: CheckArguments = CheckArguments(),
 ) -> None:
-    """Judge an existing run: refusals, memory, step time, place among plans, best changes."""
+    """Judge an existing run: refusals, fit, time, best changes.
+
+    With its place among all plans of the job.
+    """
     from planner.cli.commands.plans import run_check
 
     raise typer.Exit(run_check(file, cluster, command or [], arguments))
 
 
-@app.command("trial")
+@app.command("trial", rich_help_panel=FIND)
 @records_as_options
 def trial_command(
     model: Annotated[str, typer.Argument(metavar="[MODEL]", help="As in solve.")] = "",
     cluster: Annotated[str, typer.Argument(metavar="[CLUSTER]", help="As in solve.")] = "",
     arguments: TrialArguments = TrialArguments(),
 ) -> None:
-    """Write short runs of the three plans that most likely hold the best; read their logs."""
+    """Time the three likeliest plans in short runs; read logs."""
     from planner.cli.commands.trial import run_trial, run_trial_read
 
     if arguments.read:
@@ -116,7 +135,7 @@ def trial_command(
     raise typer.Exit(run_trial(model, cluster, arguments, sys.argv[1:]))
 
 
-@app.command("recommend")
+@app.command("recommend", rich_help_panel=FIND)
 @records_as_options
 def recommend_command(
     question: Annotated[
@@ -125,19 +144,20 @@ def recommend_command(
             metavar="QUESTION",
             help="devices, hardware (of a list in CLUSTER, or any), size, sequence, micro-batch,"
             " rank, bandwidth, or layout: the decision step by step.",
+            autocompletion=completion.questions,
         ),
     ],
     model: Model,
     cluster: ClusterArg,
     arguments: RecommendArguments = RecommendArguments(),
 ) -> None:
-    """Answer the inverse questions, or walk the decision about a layout step by step."""
+    """Answer inverse questions: fewest GPUs, card, size, layout."""
     from planner.cli.commands.plans import run_recommend
 
     raise typer.Exit(run_recommend(question, model, cluster, arguments))
 
 
-@app.command("show")
+@app.command("show", rich_help_panel=READ)
 def show_command(
     plan: PlanArg,
     form: TableOrJson = "table",
@@ -146,7 +166,7 @@ def show_command(
         typer.Option(metavar="FILE", help="Write the plan view as one HTML file; - is stdout."),
     ] = "",
 ) -> None:
-    """Show one plan of a saved result in full: time, memory by stage, traffic.
+    """Show one plan in full: time, memory by stage, traffic.
 
     With --html as a page that needs no network: figures, and every number with its formula.
     """
@@ -160,7 +180,7 @@ def show_command(
     run_show(plan, form)
 
 
-@app.command("explain")
+@app.command("explain", rich_help_panel=READ)
 def explain_command(
     plan: PlanArg,
     term: Annotated[
@@ -168,13 +188,16 @@ def explain_command(
     ] = "",
     form: TableOrJson = "table",
 ) -> None:
-    """Explain one plan: what binds it, what would relax that, or one term down to its formula."""
+    """Explain one plan: its bottleneck, and what would help.
+
+    With --term one term down to its formula, numbers and source.
+    """
     from planner.cli.commands.plans import run_explain
 
     run_explain(plan, term, form)
 
 
-@app.command("trace")
+@app.command("trace", rich_help_panel=READ)
 def trace_command(
     plan: PlanArg,
     out: Annotated[
@@ -185,26 +208,65 @@ def trace_command(
         typer.Option(metavar="N", help="Draw the first and last N of them; all without it."),
     ] = None,
 ) -> None:
-    """Write one step of a plan as a timeline for Perfetto or chrome://tracing."""
+    """Write one step of a plan as a timeline for Perfetto.
+
+    chrome://tracing reads it too.
+    """
     from planner.cli.commands.inspection import run_trace
 
     run_trace(plan, out, int(positive(micro_batches, "--micro-batches", "4")))
 
 
-@app.command("scale")
+@app.command("scale", rich_help_panel=FIND)
 @records_as_options
 def scale_command(
     model: Model,
     cluster: ClusterArg,
     arguments: ScaleArguments = ScaleArguments(),
 ) -> None:
-    """The best plan at each number of devices, sequence length or depth; knee and break-even."""
-    from planner.cli.commands.scale import run_scale
+    """Show the best plan at each number of GPUs.
+
+    Or at each sequence length or depth; with the knee and the break-even point.
+    """
+    from planner.cli.commands.scaling.scale import run_scale
 
     raise typer.Exit(run_scale(model, cluster, arguments))
 
 
-@app.command("sweep")
+@app.command("batch-solve", rich_help_panel=FIND)
+def batch_solve_command(
+    jobs: Annotated[
+        str, typer.Argument(metavar="FILE.yaml", help="jobs and clusters by name, and counts.")
+    ],
+    framework: Annotated[str, typer.Option(help="Only what it can run.")] = "",
+    form: TableOrJson = "table",
+) -> None:
+    """Solve several jobs on several kinds and numbers of devices."""
+    from planner.cli.commands.scaling.batch_solve import run_batch_solve
+
+    raise typer.Exit(run_batch_solve(jobs, framework, form))
+
+
+@app.command("allocate", rich_help_panel=FIND)
+def allocate_command(
+    jobs: Annotated[
+        str, typer.Argument(metavar="FILE.yaml", help="Free nodes by pool, and jobs' curves.")
+    ],
+    objective: Annotated[
+        str, typer.Option(help="throughput, fairness or deadline; that of the file.")
+    ] = "",
+    form: TableOrJson = "table",
+) -> None:
+    """Share free nodes among jobs, by the curve of each.
+
+    With a proof that nothing is better, or a bound.
+    """
+    from planner.cli.commands.scaling.allocate import run_allocate
+
+    raise typer.Exit(run_allocate(jobs, objective, form))
+
+
+@app.command("sweep", rich_help_panel=FIND)
 @records_as_options
 def sweep_command(
     files: Annotated[
@@ -216,13 +278,16 @@ def sweep_command(
     ],
     arguments: SweepArguments = SweepArguments(),
 ) -> None:
-    """Search every point of a sweep over hardware, model or job; goes on where it stopped."""
+    """Search every point of a sweep over GPUs, model or job.
+
+    It goes on where it stopped.
+    """
     from planner.cli.commands.sweep import run_sweep_command
 
     raise typer.Exit(run_sweep_command(files, arguments))
 
 
-@app.command("compare")
+@app.command("compare", rich_help_panel=READ)
 def compare_command(
     traces: Annotated[
         list[str],
@@ -240,7 +305,7 @@ def compare_command(
         int | None, typer.Option(metavar="R", help="Global rank, where the trace does not say it.")
     ] = None,
 ) -> None:
-    """Set a measured step beside a plan term by term, and say which term is off."""
+    """Set a measured step beside a plan, term by term."""
     from planner.cli.commands.inspection import run_compare
     from planner.errors import UsageError
 
@@ -249,19 +314,22 @@ def compare_command(
     run_compare(traces[:-1], traces[-1], form, steps, rank)
 
 
-@app.command("diff")
+@app.command("diff", rich_help_panel=READ)
 def diff_command(
     first: Annotated[str, typer.Argument(metavar="A", help="A plan, as in explain.")],
     second: Annotated[str, typer.Argument(metavar="B", help="The other one.")],
     form: TableOrJson = "table",
 ) -> None:
-    """Say term by term why one plan beats another, and what would turn it round."""
+    """Say term by term why one plan beats another.
+
+    And what would turn it round.
+    """
     from planner.cli.commands.inspection import run_diff
 
     run_diff(first, second, form)
 
 
-@app.command("neighbours")
+@app.command("neighbours", rich_help_panel=READ)
 def neighbours_command(
     plan: PlanArg,
     framework: Annotated[
@@ -269,13 +337,16 @@ def neighbours_command(
     ] = "any",
     form: TableOrJson = "table",
 ) -> None:
-    """Show what each single change of a plan would do, or the rule that forbids it."""
+    """Show what each single change of a plan would do.
+
+    Or the rule that forbids it.
+    """
     from planner.cli.commands.inspection import run_neighbours
 
     run_neighbours(plan, framework, form)
 
 
-@app.command("emit")
+@app.command("emit", rich_help_panel=RUN)
 def emit_command(
     plan: PlanArg,
     for_: Annotated[
@@ -288,25 +359,28 @@ def emit_command(
     launcher: Launcher = "torchrun",
     hosts: Hosts = None,
 ) -> None:
-    """Write the framework configuration that runs one plan, and the files that launch it."""
+    """Write the files that configure and launch one plan."""
     from planner.cli.commands.plans import run_emit
 
     run_emit(plan, for_, out, launcher, hosts)
 
 
-@app.command("replan")
+@app.command("replan", rich_help_panel=RUN)
 @records_as_options
 def replan_command(
     plan: PlanArg,
     arguments: ReplanArguments = ReplanArguments(),
 ) -> None:
-    """Say what to do with a running plan after nodes were lost or gained, and when moving pays."""
+    """Say what to do after nodes were lost or gained.
+
+    And whether, and when, moving the running plan pays.
+    """
     from planner.cli.commands.plans import run_replan
 
     raise typer.Exit(run_replan(plan, arguments))
 
 
-@app.command("place")
+@app.command("place", rich_help_panel=RUN)
 def place_command(
     plan: PlanArg,
     hosts: Hosts = None,
@@ -315,18 +389,18 @@ def place_command(
     ] = "",
     form: TableOrJson = "table",
 ) -> None:
-    """Show the process groups of a plan as ranks on hosts, and write rank files."""
+    """Show which rank of a plan runs where; write rank files."""
     from planner.cli.commands.inspection import run_place
 
     run_place(plan, hosts, out, form)
 
 
-app.command("validate")(validate_command)
-app.command("measure")(measure_command)
-app.command("calibrate")(calibrate_command)
+app.command("validate", rich_help_panel=MEASURE)(validate_command)
+app.command("measure", rich_help_panel=MEASURE)(measure_command)
+app.command("calibrate", rich_help_panel=MEASURE)(calibrate_command)
 
 
-@app.command("report")
+@app.command("report", rich_help_panel=READ)
 def report_command(
     sweep_file: Annotated[
         str,
@@ -359,13 +433,16 @@ def report_command(
         str, typer.Option("--format", help="html; of a result also markdown.")
     ] = "html",
 ) -> None:
-    """Write a sweep as one HTML page with figures, or a result as a design review."""
+    """Write a sweep or a result as a report with figures.
+
+    A sweep as one HTML page, a result as a design review.
+    """
     from planner.cli.report import run_report
 
     raise typer.Exit(run_report(sweep_file, out, x, y, image, form))
 
 
-@app.command("learn")
+@app.command("learn", rich_help_panel=LOOK_UP)
 def learn_command(
     name: Annotated[
         str, typer.Argument(metavar="[NAME]", help="A calculator; all are listed without it.")
@@ -376,13 +453,16 @@ def learn_command(
     ] = [],
     form: Annotated[str, typer.Option("--format", help="text, json or markdown.")] = "text",
 ) -> None:
-    """Calculators to learn from: bubble, overlap, collectives, memory walls, and more."""
+    """Learn from calculators: bubble, overlap, memory walls.
+
+    All are listed without a name.
+    """
     from planner.cli.commands.learn import run_learn
 
     raise typer.Exit(run_learn(name, set_, form))
 
 
-@app.command("check-spec")
+@app.command("check-spec", rich_help_panel=LOOK_UP)
 def check_spec_command(
     file: Annotated[str, typer.Argument(help="A model or cluster file.")],
     form: TableOrJson = "table",
@@ -393,7 +473,7 @@ def check_spec_command(
     run_check_spec(file, form)
 
 
-@app.command("check-flags")
+@app.command("check-flags", rich_help_panel=RUN)
 def check_flags_command(
     framework: Annotated[
         str, typer.Argument(help="megatron, bridge, deepspeed, torchtitan, fsdp2; NAME@RELEASE.")
@@ -409,20 +489,44 @@ def check_flags_command(
     ] = "",
     form: Annotated[str, typer.Option("--format", help="text or json.")] = "text",
 ) -> None:
-    """Say which options the installed release of a framework added, renamed or dropped."""
+    """Say which options a framework release added or dropped.
+
+    Of the installed release, or between two releases with --between.
+    """
     from planner.frameworks.releases import run_check_flags
 
     raise typer.Exit(run_check_flags(framework, python, between, form, source))
 
 
-@app.command("rule")
+@app.command("rule", rich_help_panel=LOOK_UP)
 def rule_command(
-    code: Annotated[str, typer.Argument(help="A code such as TP002; all codes without it.")] = "",
+    code: Annotated[
+        str,
+        typer.Argument(
+            help="A code such as TP002; all codes without it.",
+            autocompletion=completion.rules,
+        ),
+    ] = "",
 ) -> None:
-    """Explain a rule that rejects layouts or settings of a framework, or list them all."""
+    """Explain a rule that rejects layouts, or list all rules."""
     from planner.cli.commands.plans import run_rule
 
     run_rule(code)
+
+
+@app.command("man", rich_help_panel=LOOK_UP)
+def man_command(
+    context: typer.Context,
+    command: Annotated[
+        str,
+        typer.Argument(metavar="[COMMAND]", help="solve, 'catalog list', ..."),
+    ] = "",
+    out: Annotated[str, typer.Option(metavar="DIR", help="Write all pages to a folder.")] = "",
+) -> None:
+    """Print the man page of a command, or write all of them."""
+    from planner.cli.manual import run_man
+
+    raise typer.Exit(run_man(context.find_root(), command, out))
 
 
 def _version(value: bool) -> None:
@@ -435,6 +539,7 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
     ] = False,
@@ -464,9 +569,24 @@ def _root(
         from planner.errors import UsageError
 
         raise UsageError("--token-file is for a service", "--server URL --token-file FILE")
+    if context.invoked_subcommand is None:
+        from planner.render.terminal import fitted_text, terminal_width
+
+        sys.stdout.write(fitted_text(FIRST_STEPS, terminal_width()))
+        raise typer.Exit(2)
 
 
-def _wrapped(text: str, width: int = 100) -> str:
+def _error_width() -> int:
+    """Return the columns of messages: of the window, 100 of a file."""
+    import os
+    import shutil
+
+    if not sys.stderr.isatty() and not os.environ.get("COLUMNS"):
+        return 100
+    return max(40, shutil.get_terminal_size((100, 24)).columns)
+
+
+def _wrapped(text: str, width: int) -> str:
     """Return a message with every line broken at blanks to `width` columns."""
     import textwrap
 
@@ -492,7 +612,8 @@ def main() -> NoReturn:
     try:
         app()
     except PlannerError as error:
-        sys.stderr.write(_wrapped(f"error: {error}"))
+        text = with_typed_options(f"error: {error}", sys.argv[1:])
+        sys.stderr.write(_wrapped(text, _error_width()))
         code = error.exit_code
     except KeyboardInterrupt:
         code = _interrupted()

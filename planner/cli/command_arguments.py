@@ -4,7 +4,7 @@ The fields stand in the order of the help. Heavy modules are imported where a re
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
 
 import typer
@@ -18,6 +18,7 @@ from planner.cli.options import (
     Batch,
     Cache,
     CalibrationFile,
+    Columns,
     Deadline,
     Format,
     Framework,
@@ -41,22 +42,30 @@ from planner.cli.options import (
     TimeLimit,
     Tokens,
     Top,
+    Verbose,
     Within,
 )
+from planner.cli.signatures import record_of
+from planner.option_names import JOB_FIELDS
 
 if TYPE_CHECKING:
     from planner.solver.request import SolveRequest
 
 
-JOB_FIELDS = {
-    "task": "training.task",
-    "rank": "training.lora.rank",
-    "seq": "training.seq_len",
-    "batch": "training.global_batch",
-    "tokens": "training.tokens",
-    "precision": "training.precision",
-}
-"""Options that say a field of the job in short, by the path that `--set` has for it."""
+@dataclass(frozen=True)
+class JobArguments:
+    """The options of `JOB_FIELDS`."""
+
+    task: Task = ""
+    rank: Rank = ""
+    seq: SeqLen = ""
+    batch: Batch = ""
+    tokens: Tokens = ""
+    precision: Precision = ""
+
+    def shorthands(self) -> dict[str, str]:
+        """Return values by the path that `--set` has for them, empty where they are not given."""
+        return {path: str(getattr(self, name)) for name, path in JOB_FIELDS.items()}
 
 
 class SearchArguments:
@@ -68,12 +77,7 @@ class SearchArguments:
     allow: Sequence[str] = ()
     set_: Sequence[str] = ()
     as_: str = ""
-    task: str = ""
-    rank: str = ""
-    seq: str = ""
-    batch: str = ""
-    tokens: str = ""
-    precision: str = ""
+    job: JobArguments = JobArguments()
     top: int | None = None
     all_variants: bool = False
     framework: str = ""
@@ -94,13 +98,11 @@ class SearchArguments:
     @classmethod
     def of_params(cls, params: Mapping[str, Any]) -> Self:
         """Return the record of a command's parameters, as typer names them."""
-        names = [each.name for each in fields(cls)]  # type: ignore[arg-type]  # each is one
-        return cls(**{name: params[name] for name in names})
+        return record_of(cls, params)
 
     def shorthands(self) -> list[str]:
         """Return the options that stand for a `--set` each, as such."""
-        fields_of = {"as_": "model.as", **JOB_FIELDS}
-        values = {path: str(getattr(self, name)) for name, path in fields_of.items()}
+        values = {"model.as": self.as_, **self.job.shorthands()}
         return [f"{path}={value}" for path, value in values.items() if value]
 
     def request(self) -> "SolveRequest":
@@ -142,12 +144,7 @@ class SolveArguments(SearchArguments):
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
     as_: AsType = ""
-    task: Task = ""
-    rank: Rank = ""
-    seq: SeqLen = ""
-    batch: Batch = ""
-    tokens: Tokens = ""
-    precision: Precision = ""
+    job: JobArguments = JobArguments()
     top: Top = None
     all_variants: AllVariants = False
     framework: Framework = ""
@@ -160,6 +157,8 @@ class SolveArguments(SearchArguments):
     memory_margin: MemoryMargin = None
     pareto: Pareto = ""
     form: Format = "table"
+    columns: Columns = ""
+    verbose: Verbose = False
     emit: Annotated[
         str,
         typer.Option(
@@ -187,16 +186,12 @@ class EvaluateArguments(SearchArguments):
     pin: Pin = field(default_factory=list)
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
-    task: Task = ""
-    rank: Rank = ""
-    seq: SeqLen = ""
-    batch: Batch = ""
-    tokens: Tokens = ""
-    precision: Precision = ""
+    job: JobArguments = JobArguments()
     framework: Framework = "default"
     stack: Stack = ""
     pool: PoolName = ""
     form: Format = "table"
+    verbose: Verbose = False
     cache: Cache = True
     calibration: CalibrationFile = ""
     reference: Reference = ""
@@ -277,13 +272,8 @@ class RecommendArguments(SearchArguments):
     max_: Max = field(default_factory=list)
     allow: Allow = field(default_factory=list)
     set_: SetOption = field(default_factory=list)
-    task: Task = ""
-    rank: Rank = ""
-    seq: SeqLen = ""
-    batch: Batch = ""
-    tokens: Tokens = ""
-    precision: Precision = ""
-    framework: Framework = "default"
+    job: JobArguments = JobArguments()
+    framework: Framework = ""
     stack: Stack = ""
     most_nodes: Annotated[
         int | None,

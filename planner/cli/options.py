@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
+from planner.cli import completion
 from planner.frameworks.finetuning.tuners import TUNERS
 from planner.option_names import SEARCH_FIELDS
 from searches.frameworks.registry import ANY, BUILT_IN, DEFAULT
@@ -23,6 +24,7 @@ Model = Annotated[
         metavar="MODEL",
         help="Model file, a Hugging Face config.json, Megatron-LM arguments, or the name of an"
         " example: llama3-70b.",
+        autocompletion=completion.complete_models,
     ),
 ]
 ClusterArg = Annotated[
@@ -31,10 +33,16 @@ ClusterArg = Annotated[
         metavar="CLUSTER",
         help="Cluster file, words such as 64xh100, a dump of Slurm, Kubernetes or a node, or the"
         " name of an example: h100-x512.",
+        autocompletion=completion.clusters,
     ),
 ]
 PlanArg = Annotated[
-    str, typer.Argument(metavar="PLAN", help="RESULT.json#RANK_OR_ID, or last#RANK_OR_ID.")
+    str,
+    typer.Argument(
+        metavar="PLAN",
+        help="RESULT.json#RANK_OR_ID, or last#RANK_OR_ID.",
+        autocompletion=completion.plans,
+    ),
 ]
 Pin = Annotated[list[str], _option("pins")]
 Only = Annotated[list[str], _option("only")]
@@ -55,10 +63,15 @@ FRAMEWORKS = ", ".join(BUILT_IN)
 """Frameworks as help names them: those of other packages would have to be looked for."""
 TARGETS = f"{FRAMEWORKS}, {', '.join(TUNERS)}"
 """What files are written for, as help names it."""
-Framework = Annotated[str, typer.Option(help=f"{DEFAULT}, {FRAMEWORKS}, or {ANY}.")]
+Framework = Annotated[
+    str,
+    typer.Option(
+        help=f"{DEFAULT}, {FRAMEWORKS}, or {ANY}.", autocompletion=completion.complete_frameworks
+    ),
+]
 Stack = Annotated[str, _option("stack")]
 PoolName = Annotated[str, _option("pool")]
-Objective = Annotated[str, _option("objective")]
+Objective = Annotated[str, _option("objective", autocompletion=completion.objectives)]
 Deadline = Annotated[str, _option("deadline")]
 StepLimit = Annotated[float | None, _option("step_limit_s", show_default=False)]
 Within = Annotated[float | None, _option("within", show_default=False)]
@@ -77,5 +90,17 @@ Hosts = Annotated[
 ]
 Launcher = Annotated[str, typer.Option(metavar="L,...", help="torchrun,slurm,jobset,pytorchjob.")]
 Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", "-v", help="With counts, rejections and what columns mean."),
+]
+Columns = Annotated[
+    str,
+    typer.Option(
+        metavar="C,...",
+        help="Columns of the table: tp,pp,step,mem; or all.",
+        autocompletion=completion.columns,
+    ),
+]
 TableOrJson = Annotated[str, typer.Option("--format", help="table or json.")]
 Cache = Annotated[bool, typer.Option("--cache/--no-cache", help="Keep the result for last#...")]

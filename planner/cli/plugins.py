@@ -15,6 +15,14 @@ import typer
 from typer.core import TyperGroup
 
 GROUP = "planner.commands"
+FIND = "Find a plan"
+READ = "Understand a plan"
+RUN = "Run a plan"
+MEASURE = "Measure and calibrate"
+LOOK_UP = "Files, facts and rules"
+SERVE = "Page and service"
+SECTIONS = (FIND, READ, RUN, MEASURE, LOOK_UP, SERVE)
+"""Groups of commands in the order of the help; commands of other packages stand in the last."""
 
 
 @cache
@@ -44,6 +52,21 @@ class Subcommands(TyperGroup):
 class Commands(Subcommands):
     """Planner's commands, and after them those of other packages; its own come first."""
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the commands by section, each with its whole summary."""
+        names = self.list_commands(ctx)
+        commands = {name: command for name in names if (command := self.get_command(ctx, name))}
+        width = max(map(len, commands))
+        for section in SECTIONS:
+            rows = [
+                (name.ljust(width), first_line(command.help or ""))
+                for name, command in commands.items()
+                if not command.hidden and help_section(command) == section
+            ]
+            if rows:
+                with formatter.section(section):
+                    formatter.write_dl(rows)
+
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
         own = super().list_commands(ctx)
@@ -57,3 +80,14 @@ class Commands(Subcommands):
         command = typer.main.get_command(_found()[cmd_name].load())
         command.name = cmd_name
         return command
+
+
+def help_section(command: Any) -> str:
+    """Return the section of the help in which a command stands."""
+    section = getattr(command, "rich_help_panel", None)
+    return section if section in SECTIONS else SERVE
+
+
+def first_line(text: str) -> str:
+    """Return the summary of a command: the first line of its help."""
+    return text.strip().partition("\n")[0]

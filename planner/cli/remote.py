@@ -26,6 +26,7 @@ from planner.cli.command_arguments import (
     SolveArguments,
     SweepArguments,
 )
+from planner.cli.progress import SIZES, TerminalProgress
 from planner.client import (
     TOKEN,
     Client,
@@ -193,19 +194,22 @@ class _Shown:
     """Shows the progress of a job as the command without a service does."""
 
     def __init__(self) -> None:
-        self._phase, self._done, self._total = "", 0, 0
+        self._shown: TerminalProgress | None = None
+        self._done, self._total = 0, 0
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         if event.get("total"):
-            self._phase = event["phase"]
+            if self._shown is None:
+                what = SIZES if event["phase"] == SIZES else "searching"
+                self._shown = TerminalProgress(what)
+            if event.get("best_step_time_s") is not None:
+                self._shown.found(float(event["best_step_time_s"]))
             self._show(int(event["done"]), int(event["total"]))
 
     def _show(self, done: int, total: int) -> None:
-        from planner.cli.commands.plans import show_progress
-        from planner.cli.commands.scale import show_sizes
-
         self._done, self._total = done, total
-        (show_sizes if self._phase == "sizes" else show_progress)(done, total)
+        if self._shown is not None:
+            self._shown(done, total)
 
     def end(self) -> None:
         """Show that all is done: the last steps of a job may come with its end alone."""
@@ -270,12 +274,13 @@ def _evaluate(service: Client, params: Params) -> int:
     from planner.cli.commands.plans import show_evaluated
     from planner.solver.answer.result import Result
 
-    request = {"pins": {}, **_searched(params, EvaluateArguments.of_params(params))}
+    arguments = EvaluateArguments.of_params(params)
+    request = {"pins": {}, **_searched(params, arguments)}
     data = _named_here(_ask(service, "evaluate", request), params)
     result = _made(Result.from_json, data, service)
-    if params["form"] == "table":
+    if arguments.form == "table" and arguments.verbose:
         result = _with_rows(result, data)
-    return show_evaluated(result, params["form"], params["cache"])
+    return show_evaluated(result, arguments)
 
 
 def _with_rows(result: Any, data: Data) -> Any:
@@ -435,7 +440,7 @@ def _check(service: Client, params: Params) -> int:
 
 
 def _scale(service: Client, params: Params) -> int:
-    from planner.cli.commands.scale import check_output, show_scaling
+    from planner.cli.commands.scaling.scale import check_output, show_scaling
     from planner.sweeps.scaling.curve import Scaling
 
     check_output(params["form"], params["html"])
@@ -449,6 +454,28 @@ def _scale(service: Client, params: Params) -> int:
     }
     data = _named_here(_ask(service, "scale", request), params)
     return show_scaling(_made(Scaling.from_json, data, service), params["form"], params["html"])
+
+
+def _allocate(service: Client, params: Params) -> int:
+    from planner.cli.commands.scaling.allocate import allocation_request, show_allocation
+
+    check_format(params["form"], ("table", "json"))
+    request = allocation_request(params["jobs"], params["objective"])
+    return show_allocation(_ask(service, "allocate", request), params["form"])
+
+
+def _batch_solve(service: Client, params: Params) -> int:
+    from planner.cli.commands.scaling.batch_solve import batch_questions, show_batch
+
+    check_format(params["form"], ("table", "json"))
+    read = batch_questions(params["jobs"])
+    request = {
+        "jobs": {name: document(each, "model") for name, each in read["jobs"].items()},
+        "clusters": {name: document(each, "cluster") for name, each in read["clusters"].items()},
+        "counts": read["counts"],
+        **_without_empty(framework=params["framework"]),
+    }
+    return show_batch(_ask(service, "batch-solve", request), params["form"])
 
 
 def _sweep(service: Client, params: Params) -> int:
@@ -489,9 +516,11 @@ def _about(text: str, file: Any) -> str:
 
 def _rule(service: Client, params: Params) -> int:
     from planner.cli.commands.plans import rule_text, rules_list
+    from planner.render.terminal import fitted_text, terminal_width
 
     rules = service.rules(params["code"])["rules"]
-    sys.stdout.write(rule_text(rules[0]) if params["code"] else rules_list(rules))
+    text = rule_text(rules[0]) if params["code"] else rules_list(rules)
+    sys.stdout.write(fitted_text(text, terminal_width()))
     return 0
 
 
@@ -526,6 +555,8 @@ SERVED: Mapping[str, Served] = {
     "check": Served(_check),
     "diff": Served(_diff),
     "scale": Served(_scale),
+    "allocate": Served(_allocate),
+    "batch-solve": Served(_batch_solve),
     "sweep": Served(
         _sweep,
         {

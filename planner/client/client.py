@@ -54,14 +54,19 @@ Progress = Callable[[Mapping[str, Any]], None]
 URL, TOKEN, AUTHORITY = "PLANNER_SERVER", "PLANNER_TOKEN", "PLANNER_SERVER_CA"
 """Variables of the environment: address of a service, token for it, authority of its certificate.
 """
-PATHS = {"sweep": "/v1/sweeps", "check-spec": "/v1/specs:check"}
+PATHS = {
+    "allocate": "/v1/allocations:solve",
+    "batch-solve": "/v1/plans:batchSolve",
+    "sweep": "/v1/sweeps",
+    "check-spec": "/v1/specs:check",
+}
 """Paths of the calls that are not /v1/plans:NAME."""
 FACTS = {"catalogue": "name", "rules": "code"}
 """Calls that are read with GET, and their parameter."""
-ALWAYS_JOBS = ("scale", "sweep")
+ALWAYS_JOBS = ("batch-solve", "scale", "sweep")
 MOST_ITEMS = 1_000
 """Most items of a page, as the service has it unless told otherwise."""
-TAKES_TIME_LIMIT = ("scale", "sweep", "replan")
+TAKES_TIME_LIMIT = ("batch-solve", "scale", "sweep", "replan")
 """Calls whose time is bounded by a field of the request; `Prefer: wait` bounds the others."""
 FINAL = ("SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
 
@@ -207,6 +212,31 @@ class Client:
         if "from_" in more:
             more["from"] = more.pop("from_")
         return self._asked("scale", inputs_of(model, cluster), more)
+
+    def batch_solve(
+        self,
+        jobs: Mapping[str, Source],
+        clusters: Mapping[str, Source],
+        counts: Sequence[int],
+        **more: Any,
+    ) -> Data:
+        """Solve jobs on kinds of devices at numbers of them, both by name: a row each."""
+        request = {
+            "jobs": {name: document(each, "model") for name, each in jobs.items()},
+            "clusters": {name: document(each, "cluster") for name, each in clusters.items()},
+            "counts": list(counts),
+        }
+        return self._asked("batch-solve", request, more)
+
+    def allocate(
+        self,
+        jobs: Sequence[Mapping[str, Any]],
+        free: Mapping[str, int],
+        objective: str = "throughput",
+    ) -> Data:
+        """Share the free nodes of pools among jobs, each with its curve."""
+        request = {"jobs": [dict(job) for job in jobs], "free": dict(free)}
+        return self._asked("allocate", {**request, "objective": objective}, {})
 
     def sweep(self, spec: Mapping[str, Any], **more: Any) -> Data:
         """Search every point of a design: `spec` is what a sweep file holds."""

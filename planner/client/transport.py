@@ -197,8 +197,7 @@ class Transport:
         """Return the reply over a connection, which is kept for the next request."""
         keep = False
         try:
-            connection.request(method, self._prefix + path, body or None, headers)
-            response = connection.getresponse()
+            response = _response(connection, method, self._prefix + path, (body, headers))
             reply = HttpReply(response.status, response.headers, response.read())
             keep = not response.will_close
         finally:
@@ -258,6 +257,27 @@ class Transport:
         elif isinstance(error, ssl.SSLError):
             fix = "name the authority of its certificate: ca=FILE, --server-ca FILE"
         return ServiceError("unreachable", f"{self.url} does not answer: {reason}", fix)
+
+
+def _response(
+    connection: http.client.HTTPConnection,
+    method: str,
+    path: str,
+    sent: tuple[bytes, dict[str, str]],
+) -> http.client.HTTPResponse:
+    """Return the response to a request, also one that came before all of its body was sent.
+
+    A service that refuses a large body answers and ends the connection.
+    """
+    body, headers = sent
+    try:
+        connection.request(method, path, body or None, headers)
+    except (BrokenPipeError, ConnectionResetError, ssl.SSLEOFError) as error:
+        try:
+            return connection.getresponse()
+        except LOST:
+            raise error from None
+    return connection.getresponse()
 
 
 def _event_fields(response: http.client.HTTPResponse) -> Iterator[dict[str, str]]:

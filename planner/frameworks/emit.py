@@ -83,12 +83,12 @@ def emit_plan(target: str, request: EmitRequest) -> EmittedFiles:
     _check_layout(layout, shape, request.job)
     reasons = refusals(target, layout, shape, request.job) + _node_refusals(request)
     closest = "the layout of this plan in your own script"
-    if framework_rules(target).name in ENGINES and not request.job.has_reference:
+    if framework_rules(target).name in ENGINES:
         closest = f"files for {' or '.join(TUNERS)}"
     reasons += tuple(
         f"{part}: files for {_shown_title(target)} that say so are not written in this version;"
         f" closest: {closest}"
-        for part in _not_written(request.job)
+        for part in _not_written(request.job, framework(target).says_adapters)
     )
     if reasons:
         return {refusal_file(target): _refusal_text(target, reasons, request.header)}
@@ -126,11 +126,11 @@ def refusal_file(target: str) -> str:
     return f"{target_name(target)}.txt"
 
 
-def _not_written(job: TrainingJob) -> list[str]:
+def _not_written(job: TrainingJob, says_adapters: bool) -> list[str]:
     """Return what of a job no framework's own files say; those of tools that fine-tune do."""
     parts = {
-        "adapters": job.tuning is not None,
-        "reference of preferences": job.has_reference,
+        "adapters": job.tuning is not None and not says_adapters,
+        "reference of preferences": job.compares_answers,
         "packs with masks": job.run_keys > 0.0,
     }
     return [name for name, is_asked in parts.items() if is_asked]

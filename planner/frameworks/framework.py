@@ -53,6 +53,8 @@ class Framework:
     adds."""
     log_note: str = ""
     """What it prints of the time of a step."""
+    says_adapters: bool = False
+    """Whether its own files say adapters beside frozen weights."""
     smoke_programs: tuple[str, ...] = ()
     """Programs beside the launcher (`planner/data/programs`) that a job on GPUs does not need."""
 

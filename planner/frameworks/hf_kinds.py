@@ -277,6 +277,7 @@ def _kimi_linear(shape: ModelShape, details: DetailsSpec) -> Fields:
     odd = {
         "attention without a latent": not shape.latent,
         "positions": details.no_rope_every != 1,
+        "decays and gates of one matrix each": sizes.full_gates,
         "no shared experts, or of another width": not shared or rest,
         "heads of values that are not those of keys": (sizes.k_heads, sizes.k_dim)
         != (sizes.v_heads, sizes.v_dim),
@@ -328,6 +329,7 @@ def _deepseek_v32(shape: ModelShape, details: DetailsSpec) -> Fields:
     shared, rest = divmod(shape.shared_ffn, shape.expert_ffn or 1)
     odd = {
         "attention without a latent": not shape.latent,
+        "keys that are chosen in blocks": shape.indexer is not None and shape.indexer.block > 1,
         "no shared experts, or of another width": not shared or rest,
     }
     _refuse("DeepSeek-V3.2", {**plain, **odd})

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from planner.render.charts.chart import Chart, Frame, log_ticks, plain_figure
+from planner.render.palette import legend_fill
 from planner.render.report.answers import AnswerTable
 
 HEIGHT = 330
@@ -75,7 +76,7 @@ def lines_chart(text: ChartText, axes: Axes, lines: Sequence[Line]) -> Chart:
                 "name": plain_figure(level[0]),
                 "x": [places[0], places[-1]],
                 "y": [level[1], level[1]],
-                "line": {"color": "#d55e00", "width": 1.5, "dash": "dot"},
+                "line": {"color": legend_fill("limit"), "width": 1.5, "dash": "dot"},
                 "hoverinfo": "name",
             }
         )
@@ -90,7 +91,7 @@ def lines_chart(text: ChartText, axes: Axes, lines: Sequence[Line]) -> Chart:
                 "x1": here,
                 "y0": 0,
                 "y1": 1,
-                "line": {"color": "#7f8c8d", "width": 1.5, "dash": "dot"},
+                "line": {"color": legend_fill("per step"), "width": 1.5, "dash": "dot"},
             }
         )
         notes.append("The dotted upright line is where the inputs stand.")
@@ -145,7 +146,7 @@ def bars_chart(
                 "name": plain_figure(level[0]),
                 "x": [plain_figure(name) for name in names],
                 "y": [level[1]] * len(names),
-                "line": {"color": "#d55e00", "width": 2, "dash": "dot"},
+                "line": {"color": legend_fill("limit"), "width": 2, "dash": "dot"},
             }
         )
         shown.append(level[1])

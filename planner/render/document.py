@@ -11,6 +11,7 @@ from planner.text_lines import WIDTH
 __all__ = ["answer_document", "html", "markdown", "text_of"]
 
 DOCUMENTS = {
+    "AllocationAnswer": ("scaling.allocation", "allocation_document"),
     "Comparison": ("comparison", "comparison_document"),
     "Explanation": ("explanation", "explanation_document"),
     "Plan": ("plan", "plan_document"),
@@ -18,7 +19,7 @@ DOCUMENTS = {
     "Replan": ("replan", "replan_document"),
     "Report": ("check", "check_document"),
     "Result": ("result", "result_document"),
-    "Scaling": ("scaling", "scaling_document"),
+    "Scaling": ("scaling.curve", "scaling_document"),
     "SingleChanges": ("neighborhood", "changes_document"),
     "TraceComparison": ("trace_comparison", "trace_document"),
 }

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 from html import escape
 
-from planner.documents import Blank, Bullets, Code, Grid, Heading, Paragraph, Part
+from planner.documents import Blank, Bullets, Code, Drawn, Grid, Heading, Paragraph, Part
 
 
 def coded(text: str) -> str:
@@ -35,6 +35,8 @@ def _html(part: Part) -> str:
         return f"<ul>\n{items}\n</ul>"
     if isinstance(part, Code):
         return f"<pre><code>{escape(chr(10).join(part.lines))}</code></pre>"
+    if isinstance(part, Drawn):
+        return part.html
     assert isinstance(part, Grid)  # `html` leaves blank lines out
     units = part.units or ("",) * len(part.heads)
     heads = "".join(

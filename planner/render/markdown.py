@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from planner.documents import Blank, Bullets, Code, Grid, Heading, Paragraph, Part
+from planner.documents import Blank, Bullets, Code, Drawn, Grid, Heading, Paragraph, Part
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|#~])")
 
@@ -38,6 +38,8 @@ def _markdown(part: Part) -> str:
         longest = max((len(run) for run in re.findall("`+", "\n".join(part.lines))), default=0)
         fence = "`" * max(3, longest + 1)
         return "\n".join([f"{fence}text", *part.lines, fence])
+    if isinstance(part, Drawn):
+        return part.markdown.rstrip()
     assert isinstance(part, Grid)  # `markdown` leaves blank lines out
     units = part.units or ("",) * len(part.heads)
     heads = [f"{head} {unit}".strip() for head, unit in zip(part.heads, units, strict=True)]

@@ -20,6 +20,8 @@ from searches.pricing.layout_prices import exact_prices
 
 FASTER_PRODUCTS = ("fp8-tensorwise", "fp8-blockwise", "fp8-mxfp8", "nvfp4")
 """Recipes that are offered where the accelerator has them and the job's own multiplies slower."""
+SCHEDULE = "schedule"
+"""What an axis of the layout changes, as an alternative says it."""
 LEAST_GAIN_FRAC = 0.01
 """Share of the step, or of the peak memory, that is worth a line."""
 
@@ -47,6 +49,34 @@ def numeric_alternatives(
                 Alternative(axis, word, step_s, peak, f"{axis}={word}", bool(fits))
             )
     return tuple(sorted(alternatives, key=lambda x: (x.step_time_s, x.peak_bytes, x.pin)))
+
+
+def closed_alternatives(
+    problem: Problem, layout: Layout, options: SolveOptions
+) -> tuple[Alternative, ...]:
+    """Return what axes that no search opens by itself bring to a plan, the fastest first.
+
+    Only those that save step time, that the options leave alone, and that a framework of the
+    request can run. The layout stays otherwise.
+    """
+    now_s, _ = exact_prices(problem, layout)
+    named = options.restricted()
+    alternatives = []
+    for axis, word, other in _opened(layout):
+        if axis in named or not _runs(other, problem, options.framework):
+            continue
+        step_s, peak = exact_prices(problem, other)
+        if step_s < now_s * (1 - LEAST_GAIN_FRAC):
+            fits = bool(peak <= problem.pool.usable_bytes)
+            pin = f"{axis}={word}"
+            alternatives.append(Alternative(axis, word, step_s, peak, pin, fits, SCHEDULE))
+    return tuple(sorted(alternatives, key=lambda x: (x.step_time_s, x.peak_bytes, x.pin)))
+
+
+def _opened(layout: Layout) -> Iterator[tuple[str, str, Layout]]:
+    """Yield each closed axis that may make a plan faster, its value, and the layout with it."""
+    if layout.tp > 1 and layout.sp and not layout.tp_overlap:
+        yield "tp_overlap", "on", replace(layout, tp_overlap=True)
 
 
 def _other_jobs(problem: Problem, options: SolveOptions) -> Iterator[tuple[str, str, TrainingJob]]:

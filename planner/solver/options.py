@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from costmodels.problem import Problem
+from costmodels.tuning.records import PRETRAIN
 from planner.errors import UsageError
 from planner.frameworks.registry import default_stack
-from planner.option_names import option
+from planner.option_names import JOB_FIELDS, option
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.specs.search.axis_values import (
     DEVICES,
@@ -211,9 +212,18 @@ class SolveCommand:
         if self.reference:
             parts += ["--reference", self.reference]
         parts += _goal_parts(options)
-        for path, field_value in {**dict(self.overrides), **changes}.items():
-            parts += ["--set", f"{path}={field_value}"]
-        return shlex.join(parts)
+        return shlex.join([*parts, *_field_parts({**dict(self.overrides), **changes})])
+
+
+def _field_parts(fields: Mapping[str, object]) -> list[str]:
+    """Return the options that change fields: of a fine-tuning job by their short names."""
+    is_tuning = fields.get(JOB_FIELDS["task"], PRETRAIN) != PRETRAIN
+    short = {path: name for name, path in JOB_FIELDS.items()} if is_tuning else {}
+    parts = []
+    for path, value in fields.items():
+        named = path in short
+        parts += [f"--{short[path]}", str(value)] if named else ["--set", f"{path}={value}"]
+    return parts
 
 
 def _goal_parts(options: SolveOptions) -> list[str]:

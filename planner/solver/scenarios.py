@@ -21,6 +21,8 @@ from planner.specs.progress import Part, pieces_of, whole_of
 from planner.specs.search.axis_values import DEVICES
 from planner.specs.search.objectives import OVER_COUNTS, check_inputs, step_limit_s, value_per_s
 from searches.device_counts import StepBounds, device_counts
+from searches.frameworks.carried import foreign_rules
+from searches.frameworks.registry import searched_frameworks
 from searches.pricing.candidates import Candidate
 from searches.pricing.fronts import Point, dominated, non_dominated
 from searches.pricing.layout_prices import exact_step_s
@@ -393,6 +395,10 @@ def _entries(
                 variant.tally.n_excluded += 1
             else:
                 hopeful.append(n)
+        framework = variant.options.framework
+        if foreign_rules(searched_frameworks(framework), variant.bounds.problem):
+            variant.tally.n_without_layout += len(hopeful)
+            continue
         variant.bounds.find_least(hopeful)
         for n in hopeful:
             limit, bound = variant.limit_s(n), variant.bounds.least_s(n)

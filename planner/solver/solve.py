@@ -8,7 +8,7 @@ from costmodels.breakdown import break_down
 from costmodels.schedule.stages import SPLITS
 from planner.errors import SearchError, UsageError
 from planner.option_names import option
-from planner.solver.alternatives import numeric_alternatives
+from planner.solver.alternatives import closed_alternatives, numeric_alternatives
 from planner.solver.answer.plans import (
     make_plan,
     make_plans,
@@ -278,8 +278,8 @@ def solve_inputs(
         why += margin_words(margin, first_s) if plans else ()
     alternatives: tuple[Alternative, ...] = ()
     if extent.reasons and plans and not options.pareto:
-        winner = ranked[0]
-        alternatives = numeric_alternatives(winner[1].problem, winner[0].layout, options)
+        winner = ranked[0][1].problem, ranked[0][0].layout, options
+        alternatives = (*numeric_alternatives(*winner), *closed_alternatives(*winner))
     return Result(
         result_id=result_id(model, cluster, options, "solve"),
         inputs=inputs_json(model, cluster, options, (command.model, command.cluster)),

@@ -25,8 +25,9 @@ NO_FRAMEWORK = {
 }
 """Vendors whose parts are in the catalogue without what a plan needs, and what is missing."""
 
-UNEVEN_LINKS = {"cdna2": "the two dies of a module have more links between them than to others"}
-"""Generations whose domain has neither a switch nor equal links between all devices."""
+UNEVEN_LINKS = {"xgmi3": "the two dies of a module have more links between them than to others"}
+"""Links, by catalogue name, that join a domain with neither a switch nor equal ones between all
+devices: those of MI250X. MI210, of the same generation, is one die on PCIe."""
 
 SCALED_BLOCKS = ("blackwell", "blackwell-ultra", "rubin", "cdna4", "cdna5")
 """Generations whose matrix units take a scale per 32 elements, which mxfp8 needs (Transformer
@@ -111,10 +112,10 @@ def check_problem(problem: Problem) -> None:
             "cluster",
             code="not-modelled",
         )
-    if part.generation in UNEVEN_LINKS:
+    if part.scale_up_link in UNEVEN_LINKS:
         raise SearchError(
             f"{part.name}: its links are not modelled in this version: "
-            f"{UNEVEN_LINKS[part.generation]}",
+            f"{UNEVEN_LINKS[part.scale_up_link]}",
             "use a part with equal links between all devices, such as mi300x-192gb",
             "cluster",
             code="not-modelled",

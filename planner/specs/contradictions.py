@@ -6,8 +6,6 @@ from costmodels.layers.kinds import KIND_ALIASES, MIXERS, kind_of
 from costmodels.optimizers.records import MuonOptions
 from costmodels.precision import Numerics, numerics_fault
 from costmodels.shapes import MIXER_SECTIONS
-from planner.specs.diffusion import diffusion_faults
-from planner.specs.encoder import encoder_faults, has_second_sequence
 from planner.specs.schema import (
     EXPERT_DETAILS,
     ROOT_SCORES,
@@ -21,7 +19,9 @@ from planner.specs.schema import (
     TierSpec,
     TrainingSpec,
 )
-from planner.specs.vision import vision_faults
+from planner.specs.sections.diffusion import diffusion_faults
+from planner.specs.sections.encoder import encoder_faults, has_second_sequence
+from planner.specs.sections.vision import vision_faults
 from planner.specs.yaml.document import KeyPath
 
 
@@ -211,7 +211,7 @@ def _own_pair_faults(model: ModelSpec, kinds: Sequence[str]) -> list[SpecFault]:
     return faults
 
 
-def _size_faults(model: ModelSpec) -> list[SpecFault]:
+def _size_faults(model: ModelSpec, mixers: Set[str]) -> list[SpecFault]:
     """Return which sizes of a mixer do not go together."""
     faults = []
     if (x := model.mamba2) and x.heads % x.groups:
@@ -228,6 +228,30 @@ def _size_faults(model: ModelSpec) -> list[SpecFault]:
                 ("model", "rglru", "heads"),
                 f"a width of {z.width} cannot be cut into {z.heads} blocks",
                 "heads must divide width",
+            )
+        )
+    if model.factored and model.mla:
+        faults.append(
+            SpecFault(
+                ("model", "factored"),
+                "latent attention has a rank of queries of its own",
+                "set model.mla.q_rank, and leave factored out",
+            )
+        )
+    if (v := model.indexer) and v.top_k % v.block:
+        faults.append(
+            SpecFault(
+                ("model", "indexer", "block"),
+                f"{v.top_k} keys are no whole number of blocks of {v.block}",
+                "block must divide top_k",
+            )
+        )
+    if (y := model.delta_net) and y.full_gates and "gdn" in mixers:
+        faults.append(
+            SpecFault(
+                ("model", "delta_net", "full_gates"),
+                "gdn layers have no gates of their own width",
+                "leave it out, or name kda layers",
             )
         )
     if (y := model.delta_net) and y.v_heads % y.k_heads:
@@ -332,7 +356,7 @@ def _section_faults(
                 )
             used.add(section)
     mixers = {kind_of(kind).mixer for run in runs for kind in run.kinds}
-    faults += _size_faults(model) + _compressed_faults(model, mixers)
+    faults += _size_faults(model, mixers) + _compressed_faults(model, mixers)
     differs = any(kind_of(kind).mixer == "differential" for run in runs for kind in run.kinds)
     kv_heads = model.kv_heads or model.heads
     if differs and kv_heads % 2:

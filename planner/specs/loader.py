@@ -13,11 +13,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from costmodels.tuning.records import PRETRAIN
 from planner.errors import InputProblem, SpecError
 from planner.option_names import option
 from planner.specs.cluster.pool_fields import settable
 from planner.specs.cluster.reader import read_cluster
-from planner.specs.cluster.words import EXAMPLES, cluster_words, document_of_words
+from planner.specs.cluster.words import (
+    EXAMPLES,
+    cluster_words,
+    document_of_words,
+)
 from planner.specs.examples import example_content, example_names, examples_folder
 from planner.specs.importers.checkpoints.gguf_header import header_text, is_gguf
 from planner.specs.importers.checkpoints.safetensors import INDEX
@@ -307,6 +312,7 @@ def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
     if any(path.startswith("model.details.") for path, _ in pairs) and isinstance(section, dict):
         filled = {**document.data, "model": {"details": {}, **section}}
         document = dataclasses.replace(document, data=filled)
+    document = _without_pretraining_tokens(document, dict(pairs)) if kind == "model" else document
     for path, value in pairs:
         if path == AS_TYPE:
             _expect_imported(document, str(value))
@@ -316,6 +322,20 @@ def _prepare(document: Document, kind: Kind, overrides: Overrides) -> Document:
         document, field, text = settable(document, path, text, option_text)
         document = set_path(document, field, text, option_text)
     return _with_nodes_set(document) if kind == "cluster" else document
+
+
+def _without_pretraining_tokens(document: Document, fields: Mapping[str, Any]) -> Document:
+    """Return the document of a job that options make one of fine-tuning.
+
+    The tokens of its file are those of pretraining; how long this run is, only an option says.
+    """
+    training = document.data.get("training")
+    if str(fields.get("training.task", PRETRAIN)) == PRETRAIN or not isinstance(training, dict):
+        return document
+    if training.get("task", PRETRAIN) != PRETRAIN or "tokens" not in training:
+        return document
+    kept = {name: value for name, value in training.items() if name != "tokens"}
+    return dataclasses.replace(document, data={**document.data, "training": kept})
 
 
 def _expect_imported(document: Document, as_type: str) -> None:

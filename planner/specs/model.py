@@ -26,12 +26,12 @@ from costmodels.shapes import (
 )
 from planner.errors import SpecError
 from planner.specs.contradictions import model_faults
-from planner.specs.data import data_faults, data_notes, data_of
 from planner.specs.inputs import ModelInput, default_name, import_notes
 from planner.specs.schema import DetailsSpec, ModelFile, ModelSpec, MuonSpec, TrainingSpec
 from planner.specs.search.section import section_faults
-from planner.specs.tuning import (
-    has_reference,
+from planner.specs.sections.data import data_faults, data_notes, data_of
+from planner.specs.sections.tuning import (
+    reference_place,
     searched_section,
     tuning_document,
     tuning_faults,
@@ -122,7 +122,8 @@ def _job(job: TrainingSpec, shape: ModelShape) -> TrainingJob:
         job.task,
         tuning_of(job, shape),
         data_of(job),
-        has_reference(job),
+        reference_place(job) == "memory",
+        reference_place(job) == "precomputed",
     )
     return named_job(numbers) if len(job.precisions) == 1 else numbers
 
@@ -162,7 +163,8 @@ def training_document(job: TrainingJob) -> dict[str, Any]:
     and plans of them their ids.
     """
     out = dataclasses.asdict(job)
-    del out["task"], out["tuning"], out["data"], out["has_reference"]
+    for name in ("task", "tuning", "data", "has_reference", "has_precomputed_reference"):
+        del out[name]
     plain = TrainingJob(job.seq_len, job.global_batch)
     for name in NUMERIC_FIELDS:
         if getattr(job, name) == getattr(plain, name):
@@ -290,6 +292,10 @@ def _variant_document(variant: LayerVariant) -> dict[str, Any]:
     return {key: bool(n) if key in SWITCHES else n for key, n in variant.sizes}
 
 
+_REST = (("full_gates", False), ("block", 1))
+"""Sizes of mixers that are named only where they are others."""
+
+
 def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
     """Return the model as a model file would state it; only the sections that it uses."""
     out = {key: getattr(shape, key) for key in _PLAIN_FIELDS}
@@ -315,7 +321,7 @@ def canonical_model(shape: ModelShape, details: DetailsSpec) -> dict[str, Any]:
         out["variants"] = {x.name: _variant_document(x) for x in shape.variants}
     for name in MIXER_SECTIONS:
         if sizes := getattr(shape, name):
-            out[name] = dataclasses.asdict(sizes)
+            out[name] = {k: x for k, x in dataclasses.asdict(sizes).items() if (k, x) not in _REST}
     if shape.residual_streams:
         out["residual_streams"] = dataclasses.asdict(shape.residual_streams)
     if shape.encoder:

@@ -350,6 +350,9 @@ class DeltaNetSpec(_Spec):
     """Taps of the short convolution."""
     chunk: Width = 64
     """Tokens that a kernel works on at once."""
+    full_gates: Switch = False
+    """Decays and output gate of `kda` layers are one matrix each (Ling 3.0), not two with the
+    width of a head between them (Kimi-Linear)."""
 
 
 class LinearSpec(_Spec):
@@ -374,6 +377,9 @@ class IndexerSpec(_Spec):
     """Width of one head of it."""
     top_k: Width
     """Keys that a query attends to."""
+    block: Width = 1
+    """Keys that are chosen together, by each head of the indexer for its share of the queries'
+    heads (MiniMax-M3); 1: each key for itself, all heads together (DeepSeek-V3.2)."""
 
 
 class Mamba1Spec(_Spec):
@@ -511,6 +517,13 @@ class RglruSpec(_Spec):
     """Blocks of the two gates; they divide the width."""
     conv: Heads = 4
     """Taps of the short convolution."""
+
+
+class FactoredSpec(_Spec):
+    """The `model.factored:` section: `factored` layers, with queries of two products (Step-3)."""
+
+    q_rank: Width
+    """Width between the two, which all heads share."""
 
 
 class VisionSpec(_Spec):
@@ -982,6 +995,8 @@ class ModelSpec(_Spec):
     """The context of cross attention, where `layer_kinds` has it."""
     rglru: RglruSpec | None = None
     """Gated linear recurrences, where `layer_kinds` has them."""
+    factored: FactoredSpec | None = None
+    """Attention with factored queries, where `layer_kinds` has it."""
     per_layer: PerLayerSpec | None = None
     """Embeddings of each layer, where `layer_kinds` has `injected` ones."""
     vision: VisionSpec | None = None

@@ -4,12 +4,16 @@ Axes without a field of `Layout`, kinds of layers, and adapters. They hold for f
 packages as for ours.
 """
 
+from collections.abc import Iterable
+
 from costmodels.axes import Axis, switch_axes
 from costmodels.layers.kinds import LAYER_KINDS, kind_of
+from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
 from costmodels.tuning.records import BASES
 from searches.frameworks.case import Case
 from searches.frameworks.registry import (
+    ANY,
     HEAD_LAYER,
     OWN_VALUES,
     RESIDUAL_STREAMS,
@@ -73,7 +77,7 @@ def adapter_rule(record: FrameworkRules) -> FrameworkRule:
 
 
 def preference_rule(record: FrameworkRules) -> FrameworkRule:
-    """Return the rule on a reference that runs beside the model (DPO)."""
+    """Return the rule on answers that are compared beside a reference (DPO)."""
     able = [name for name in framework_names() if framework_rules(name).has_preferences]
     return FrameworkRule(
         f"PREF-{record.name}".upper(),
@@ -81,11 +85,47 @@ def preference_rule(record: FrameworkRules) -> FrameworkRule:
         "a reference beside the model",
         "planner",
         "trl trainer/dpo_trainer.py",
-        lambda case: case.job.has_reference,
+        lambda case: case.job.compares_answers,
         f"preferences: {record.title} has no loss that compares with a reference",
         f"framework {' or '.join(able)}",
         is_of_job=True,
     )
+
+
+def pair_rule(record: FrameworkRules) -> FrameworkRule:
+    """Return the rule on micro-batches that would part the two answers of a pair (DPO)."""
+    return FrameworkRule(
+        f"PAIR-{record.name}".upper(),
+        record.name,
+        "a micro-batch that parts the answers of a pair",
+        "planner",
+        "trl trainer/dpo_trainer.py, DataCollatorForPreference",
+        lambda case: case.job.compares_answers & (case.mbs % 2 == 1),
+        lambda case: f"mbs {case.mbs}: both answers of a pair are in one micro-batch",
+        "an even mbs",
+        batches=True,
+    )
+
+
+def answers_rule(record: FrameworkRules) -> FrameworkRule:
+    """Return the rule that a framework has on jobs that compare answers (DPO)."""
+    return pair_rule(record) if record.has_preferences else preference_rule(record)
+
+
+def foreign_rules(
+    names: Iterable[str], problem: Problem, mbs: int = 2
+) -> tuple[FrameworkRule, ...]:
+    """Return why none of some frameworks runs a job, whatever the layout: a rule of each, or ().
+
+    Kinds of layers, adapters, or answers that are compared; the first that each lacks. `mbs` is a
+    micro-batch that the search has, an even one where it has one.
+    """
+    case = Case.of_run({}, layout={"mbs": mbs}, model=problem.shape, job=problem.job)
+    lacks = []
+    for record in (framework_rules(name) for name in names if name != ANY):
+        rules = (layer_kind_rule(record), adapter_rule(record), answers_rule(record))
+        lacks.append(next((rule for rule in rules if rule.broken(case)), None))
+    return () if None in lacks else tuple(rule for rule in lacks if rule is not None)
 
 
 def quantized_rule(record: FrameworkRules) -> FrameworkRule:
@@ -126,7 +166,7 @@ def tuning_rules(record: FrameworkRules) -> tuple[FrameworkRule, ...]:
     lacks: tuple[FrameworkRule, ...] = (
         (adapter_rule(record),) if set(BASES) - set(record.adapter_bases) else ()
     )
-    lacks += () if record.has_preferences else (preference_rule(record),)
+    lacks += (answers_rule(record),)
     quantized = any(BASES[base].is_quantized for base in record.adapter_bases)
     return (*lacks, quantized_rule(record)) if quantized else lacks
 

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from costmodels.plans import PlanBlock
 from costmodels.step import (
     PipelineParts,
-    least_peak_bytes,
     peak_bytes,
     pipeline_parts,
     sends_activations,
@@ -147,11 +146,8 @@ def _answers(
     axes, masks = plans.used(rows)
     tables = tables_of(context, shapes, axes, shard.grid)
 
-    def may_fit(block: PlanBlock, shardings: Bools, options: Bools) -> Bools:
-        usable = context.problem.pool.usable_bytes
-        return least_peak_bytes(tables.join(block), shardings, options) <= usable
-
-    bounds = BatchBounds(least_s if bounded else None, limit_s, None if shard.nearest else may_fit)
+    may_fit = None if shard.nearest else tables.may_fit
+    bounds = BatchBounds(least_s if bounded else None, limit_s, may_fit)
     for block in plan_blocks(context, shapes, axes, masks, BLOCK_CELLS, bounds):
         batch = rows[block.block.shape[0, 0]], block.mbs, block.mode
         yield batch, price_block(tables, block, n, limits(), front)

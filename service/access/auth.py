@@ -17,6 +17,7 @@ import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from planner.errors import UsageError
@@ -186,7 +187,13 @@ class Auth:
         if token_of_caller is None or scheme.lower() != b"bearer":
             self._failed(address)
             raise unauthenticated("the token is not known")
-        return Caller(token_of_caller.name, token_of_caller.role, address)  # type: ignore[arg-type]  # one of ROLES
+        known = partial(self._knows, token_of_caller)
+        return Caller(token_of_caller.name, token_of_caller.role, address, known)  # type: ignore[arg-type]  # one of ROLES
+
+    def _knows(self, token: Token) -> bool:
+        """Tell whether a token still opens what it did: the same name, role and hash."""
+        wanted = (token.name, token.role, token.sha256)
+        return any((each.name, each.role, each.sha256) == wanted for each in self._tokens)
 
     def _failed(self, address: str) -> None:
         """Raise `Refusal` 429 for an address that fails too often."""

@@ -1,6 +1,7 @@
 """Who asks, and what a role may do."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Literal
 
 from service.handlers.problems import Refusal
@@ -17,6 +18,8 @@ class Caller:
     """Owner of the jobs; one name for all where no tokens are asked for."""
     role: Literal["read", "solve", "admin"] = "admin"
     address: str = ""
+    is_known: Callable[[], bool] = field(default=lambda: True, compare=False, repr=False)
+    """Tells whether the token is still one of the service's."""
 
     def may(self, role: str) -> bool:
         """Tell whether the caller may do what a role may."""
@@ -30,6 +33,13 @@ class Caller:
 
 class CallerLeft(Exception):
     """Nobody waits for the answer any more."""
+
+
+def check_known(caller: Caller) -> None:
+    """Raise `Refusal` 401 for a caller whose token was removed meanwhile."""
+    if not caller.is_known():
+        detail = "the token was removed while the stream was open"
+        raise Refusal(401, "unauthenticated", "a token is needed", detail)
 
 
 def not_allowed(caller: Caller, role: str) -> Refusal:

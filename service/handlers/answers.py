@@ -132,7 +132,7 @@ class Relaxed(AnswerBody):
 
 
 class AlternativeBody(AnswerBody, title="Alternative"):
-    """Another value of the job's numbers in the first plan."""
+    """Another value of the job's numbers, or of an axis that is off, in the first plan."""
 
     axis: str
     value: str
@@ -141,7 +141,7 @@ class AlternativeBody(AnswerBody, title="Alternative"):
     pin: str
     fits: bool
     changes: str
-    """`numerics`: it changes what is computed."""
+    """`numerics`: what is computed; `schedule`: an axis of the layout that is off by default."""
 
 
 class SolveAnswer(AnswerBody):
@@ -296,6 +296,52 @@ class ScaleAnswer(AnswerBody):
     notes: list[str]
 
 
+class BatchSolveAnswer(AnswerBody):
+    """A row for every job, kind of devices and number of them, in this order."""
+
+    schema_version: str
+    result_id: str
+    n_cells: int
+    stopped: str
+    rows: list[dict[str, Any]]
+    """Each with `index`, `job`, `cluster`, `n_devices`, `n_nodes`, `status` (`ok`, `nothing fits`
+    or `no layout`), `reason`, `plan_id`, `step_time_s`, `tokens_per_s`, `peak_bytes`, `layout`."""
+
+
+class JobAllocation(AnswerBody):
+    """What one job gets."""
+
+    name: str
+    pool: str | None
+    """Null where it waits."""
+    nodes: int
+    tokens_per_s: float
+    speed_frac: float
+    """Of that of its fastest point."""
+    remaining_s: float | None
+    """Time for the tokens that are left, where they are known."""
+    is_in_time: bool | None
+    """Whether it meets its deadline, where it has one and runs."""
+
+
+class AllocateAnswer(AnswerBody):
+    """Which job gets what, in the order of the jobs."""
+
+    schema_version: str
+    result_id: str
+    objective: str
+    free: dict[str, int]
+    used: dict[str, int]
+    value: float
+    """Of the objective."""
+    bound: float
+    """No allocation has a larger value."""
+    is_proven: bool
+    gap_frac: float
+    """How far the value may be below the best one; 0 where it is proven."""
+    jobs: list[JobAllocation]
+
+
 class SweepAnswer(AnswerBody):
     """Points of a sweep, a row each, in order."""
 
@@ -348,7 +394,11 @@ class JobAnswer(AnswerBody):
     job_id: str
     owner: str
     call: str
-    request_id: str
+    request_id: str = Field(json_schema_extra={"deprecated": True})
+    """The same as `content_id`, by the name of older releases. In headers, problems and logs a
+    request id is that of one request, whatever it asks."""
+    content_id: str
+    """Content hash of what is asked: equal questions have the same."""
     state: Literal["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"]
     attempts: int
     n_events: int

@@ -40,6 +40,7 @@ from service.handlers.plan_calls import (
 from service.handlers.problems import Fault, Refusal, problem_of, refused
 from service.handlers.request_contents import (
     errors_inside,
+    limited_batch,
     limited_curve,
     limited_inputs,
     limited_sweep,
@@ -48,7 +49,12 @@ from service.handlers.request_contents import (
 from service.handlers.requests import place_of, request_id, request_options_of, schema_problem
 from service.handlers.running_call import RunningCall, time_left_s
 from service.handlers.schemas import Request
-from service.handlers.sweep_calls import scale_answer, sweep_points_answer
+from service.handlers.sweep_calls import (
+    allocate_answer,
+    batch_solve_answer,
+    scale_answer,
+    sweep_points_answer,
+)
 
 log = logging.getLogger("planner.service")
 
@@ -167,6 +173,8 @@ def _measured(call_request: CallRequest, settings: RequestLimits) -> RequestSize
         limited_sweep(request, settings)
     if isinstance(request, schemas.ScaleBody):
         limited_curve(request, settings)
+    if isinstance(request, schemas.BatchSolveBody):
+        limited_batch(request, settings)
     inner = ""
     if isinstance(request, schemas.PlanOf):
         inner = "solve" if request.solve else "evaluate"
@@ -339,6 +347,25 @@ CALLS: dict[str, ServiceCall] = {
             scale_answer,
             "Find the best plan at each number of devices",
             rows=True,
+        ),
+        ServiceCall(
+            "batch-solve",
+            schemas.BatchSolveBody,
+            answers.BatchSolveAnswer,
+            "solve",
+            "large",
+            batch_solve_answer,
+            "Solve several jobs on several kinds of devices, at several numbers of them",
+            rows=True,
+        ),
+        ServiceCall(
+            "allocate",
+            schemas.AllocateBody,
+            answers.AllocateAnswer,
+            "solve",
+            "small",
+            allocate_answer,
+            "Share free nodes among jobs, by the curve of each",
         ),
         ServiceCall(
             "sweep",

@@ -6,6 +6,11 @@ from functools import cache, partial
 from typing import Any, Literal
 
 from planner.solver.calibration.file import Calibration, calibration_of
+from planner.specs.cluster.words import (
+    EXAMPLES,
+    cluster_words,
+    document_of_words,
+)
 from planner.specs.examples import example_content, example_names
 from planner.specs.inputs import Content
 from planner.specs.yaml.document import Document as YamlDocument
@@ -66,7 +71,8 @@ def path_refused(field: str, text: str) -> Refusal:
 def content_of(document: Any, kind: Kind, field: str, settings: RequestLimits) -> Content:
     """Return a document of a request; `Refusal` where it is none.
 
-    A text of one word is the name of a packaged example, else the text of a file.
+    A text of one word is the name of a packaged example, or a cluster said in words (`64xh100`),
+    else the text of a file. Raises `SpecError` for words of parts that are none.
     """
     if isinstance(document, Mapping):
         return Content(document, label=field)
@@ -77,6 +83,9 @@ def content_of(document: Any, kind: Kind, field: str, settings: RequestLimits) -
     if looks_like_path(document):
         raise path_refused(field, document)
     word = document.strip()
+    words = cluster_words(word) if "\n" not in word and word not in _names("cluster") else None
+    if words:
+        return Content(document_of_words(words).data, label=field, shown=word)
     if "\n" not in word and ":" not in word and not word.startswith("{"):
         return _example(word, kind, field)
     return Content(_text(document, field, settings), label=field)
@@ -91,7 +100,8 @@ def _example(name: str, kind: Kind, field: str) -> Content:
     close = close_names(name, names, 2)
     guess = f"did you mean {' or '.join(close)}? " if close else ""
     detail = f"{field}: no example called {name[:80]!r}"
-    fix = f"{guess}{kind} examples: {', '.join(names)}; or send what the file holds"
+    in_words = f"; or in words: {EXAMPLES}" if kind == "cluster" else ""
+    fix = f"{guess}{kind} examples: {', '.join(names)}{in_words}; or send what the file holds"
     raise refused("bad-specification", detail, 422, [Fault(detail, fix, field=field)])
 
 

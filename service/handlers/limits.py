@@ -75,7 +75,10 @@ class RequestLimits:
     keys_per_owner: int = 20_000
     """Idempotency keys of one caller that are remembered."""
     connections: int = 2_000
-    """Connections over HTTP; more are told to come back."""
+    """Connections of a transport; beyond them the oldest idle ones end, then new ones are told
+    to come back."""
+    connections_per_address: int = 1_000
+    """The same of one address, or of one network of 64 bits of IPv6."""
     failed_logins: int = 100
     """Requests with an unknown token that one address may send at once; one more every second."""
     worker_bytes: int = 4_000_000_000

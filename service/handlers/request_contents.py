@@ -66,6 +66,32 @@ def limited_curve(request: schemas.ScaleBody, settings: RequestLimits) -> Any:
     return scale_task(model, cluster, sizes, search_of(request, settings))
 
 
+def limited_batch(request: schemas.BatchSolveBody, settings: RequestLimits) -> Any:
+    """Return the cells of a batch, within the limits, read and not computed."""
+    from planner.sweeps.scaling.batch import batch_cells
+
+    n_cells = len(request.jobs) * len(request.clusters) * len(request.counts)
+    if n_cells > settings.points:
+        fix = "send several batches"
+        raise too_much("questions of a batch", n_cells, settings.points, "jobs", fix)
+    if max(request.counts, default=0) > settings.devices:
+        fix = "name fewer"
+        raise too_much("devices", max(request.counts), settings.devices, "counts", fix)
+    jobs = {
+        name: content_of(each, "model", f"jobs.{name}", settings)
+        for name, each in request.jobs.items()
+    }
+    clusters = {
+        name: content_of(each, "cluster", f"clusters.{name}", settings)
+        for name, each in request.clusters.items()
+    }
+    search = SolveRequest(framework=request.framework)
+    cells = batch_cells(jobs, clusters, request.counts, search)
+    for cell in cells:
+        check_input_limits(cell.task.job.model, cell.task.job.cluster, settings)
+    return cells
+
+
 def limited_sweep(request: schemas.SweepBody, settings: RequestLimits) -> Any:
     """Return the sweep of a request, within the limits; its points are not looked at."""
     from planner.sweeps.spec.spec import sweep_from_dict

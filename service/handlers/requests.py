@@ -23,6 +23,8 @@ DOCUMENTS = (
     "document",
     "result",
     "spec",
+    "jobs",
+    "clusters",
 )
 """Fields of requests that hold documents; all others are options."""
 
@@ -117,10 +119,26 @@ def _schema_fault(
         return Fault(f"is not {text}", text, field)
     if item["type"] == "extra_forbidden":
         names = ", ".join(f.alias or n for n, f in request.model_fields.items())
-        return Fault("unknown field", f"fields of {call}: {names}", field)
+        meant = _meant_field(field, request)
+        return Fault("unknown field", f"{meant}fields of {call}: {names}", field)
     text = item["msg"].removeprefix("Value error, ")
     message, fix = _WRONG_TYPE.get(item["type"], (text, ""))
     return Fault(message.format(given=item["input"]), fix.format(**item.get("ctx") or {}), field)
+
+
+def _meant_field(field: str, request: type[BaseModel]) -> str:
+    """Return what is likely meant by an unknown field: another, or a value of a document."""
+    from planner.specs.schema import ClusterFile, ModelFile
+    from planner.specs.yaml.document import close_names
+    from planner.specs.yaml.faults import paths_of_key
+
+    if "." in field:
+        return ""
+    close = close_names(field, [f.alias or n for n, f in request.model_fields.items()], 1)
+    paths = paths_of_key(field, [ModelFile, ClusterFile]) if "set" in request.model_fields else []
+    if paths and not close:
+        return f'did you mean `{paths[0]}`? "set": {{"{paths[0]}": ...}} changes it; '
+    return f"did you mean `{close[0]}`? " if close else ""
 
 
 def place_of(source: str, request: BaseModel) -> str:

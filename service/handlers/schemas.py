@@ -50,7 +50,7 @@ class _Inputs(Request):
     model: Document
     """Model file, Hugging Face config.json or Megatron-LM arguments."""
     cluster: Document
-    """Cluster file, or a dump of Slurm, Kubernetes or a node."""
+    """Cluster file, a dump of Slurm, Kubernetes or a node, or words such as `64xh100`."""
 
 
 class Priced(_Inputs):
@@ -166,6 +166,51 @@ class ScaleBody(Priced, title="ScaleRequest"):
     """Largest size, also beyond the cluster; 0: the cluster's, or what fits."""
     points: Annotated[int, Field(json_schema_extra={"minimum": 2})] = 16
     """Most numbers of devices."""
+
+
+class BatchSolveBody(Request, title="BatchSolveRequest"):
+    """The fastest plan of several jobs on several kinds of devices, at several numbers of them."""
+
+    jobs: dict[str, Document]
+    """By the name that rows have for them: what `model` is in solve."""
+    clusters: dict[str, Document]
+    """The same of `cluster`: a kind of devices each."""
+    counts: list[int]
+    """Numbers of devices, also beyond a cluster."""
+    framework: Framework = ""
+    time_limit_s: Limit = 0.0
+    """As in solve, over the whole call."""
+
+
+class CurvePoint(Request):
+    """What a job does with some nodes."""
+
+    pool: str
+    """One of `free`."""
+    nodes: Annotated[int, Field(json_schema_extra={"minimum": 1})]
+    tokens_per_s: float
+
+
+class JobCurve(Request):
+    """A job that runs on any of some numbers of nodes, or waits."""
+
+    name: str
+    curve: list[CurvePoint]
+    weight: float = 1.0
+    tokens: float = 0.0
+    """That are left to train."""
+    deadline_s: Limit = 0.0
+    """From now on; 0: none."""
+
+
+class AllocateBody(Request, title="AllocateRequest"):
+    """Share free nodes among jobs, by the curve of each, with a proof or a bound."""
+
+    free: dict[str, int]
+    """Nodes by pool."""
+    jobs: list[JobCurve]
+    objective: Literal["throughput", "fairness", "deadline"] = "throughput"
+    """Most weighted tokens a second; the largest product of speeds; most jobs in time."""
 
 
 class SweepBody(Request, title="SweepRequest"):

@@ -9,7 +9,7 @@ from typing import Any
 from service.handlers import schemas
 from service.handlers.limits import check_input_limits
 from service.handlers.partial_results import KeptRow, Rows
-from service.handlers.request_contents import limited_curve, limited_sweep
+from service.handlers.request_contents import limited_batch, limited_curve, limited_sweep
 from service.handlers.running_call import RunningCall, search_progress, stop_of, time_left_s
 
 Data = dict[str, Any]
@@ -34,6 +34,34 @@ def scale_answer(request: schemas.ScaleBody, running: RunningCall) -> Data:
     )
     data: Data = result.to_json()
     return data | {"complete": False} if result.stopped else data
+
+
+def batch_solve_answer(request: schemas.BatchSolveBody, running: RunningCall) -> Data:
+    """Return a row for every job, kind of devices and number of them."""
+    from planner.sweeps.scaling.batch import BatchRow, answered
+    from planner.sweeps.storage import row_text
+
+    def keep(row: BatchRow) -> None:
+        if running.keep is not None:
+            running.keep([KeptRow(row["index"], row_text(row))])
+
+    result: Data = answered(
+        limited_batch(request, running.settings),
+        stop=stop_of(running, request.time_limit_s),
+        progress=search_progress(running, "questions"),
+        there={i: json.loads(row.text) for i, row in running.rows.items()},
+        came=keep,
+    ).to_json()
+    return result
+
+
+def allocate_answer(request: schemas.AllocateBody, running: RunningCall) -> Data:
+    """Return which job gets which of the free nodes."""
+    from planner.sweeps.scaling.allocation import allocate
+
+    data = request.model_dump(mode="json")
+    result: Data = allocate(data["jobs"], data["free"], data["objective"]).to_json()
+    return result
 
 
 def _searched(sweep: Any, chunks: Any, limit_s: float, running: RunningCall) -> Iterator[Any]:

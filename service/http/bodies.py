@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 
 from service.access.admission import overloaded
 from service.access.caller import CallerLeft
@@ -13,8 +13,25 @@ from service.http.exchange import JSON, HttpExchange, Receive
 
 BODY_S = 30.0
 """How long a body may take to arrive."""
+DRAINED_BYTES, DRAINED_S = 64_000_000, 10.0
+"""Of a body that was refused: what is taken and dropped, so that its caller reads the answer."""
 LARGE_BODY = 65_536
 """Bytes from which a body that arrives is large: a caller may send some of those at a time."""
+
+
+async def drain(receive: Receive) -> None:
+    """Take what comes of a body that was refused, within bounds, and drop it.
+
+    A connection that ends while its caller sends is reset, and takes the answer with it.
+    """
+    n_bytes = 0
+    with suppress(TimeoutError, CallerLeft):
+        async with asyncio.timeout(DRAINED_S):
+            while n_bytes < DRAINED_BYTES:
+                part, is_last = await _next_part(receive)
+                n_bytes += len(part)
+                if is_last:
+                    return
 
 
 class BodyReader:

@@ -12,14 +12,22 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from service.handlers.limits import DEFAULTS, RequestLimits
+from service.access.connection_bounds import (
+    ConnectionBounds,
+    ConnectionLimits,
+    OpenConnection,
+)
+from service.handlers.limits import DEFAULTS
 from service.handlers.problems import Refusal
 from service.http.exchange import PROBLEM
+from service.telemetry.connection_tally import ConnectionTally
 
 HEAD_S = 10.0
 """How long the headers of a request may take, from its first byte, or from the connection on."""
 HEAD_BYTES = 65_536
 """Most bytes of the first line and the headers of a request."""
+MOST_HEADERS = 128
+"""Most headers of a request: browsers and proxies send some thirty."""
 STALLED_S = 30.0
 """How long a caller may read nothing of an answer that is sent."""
 REFUSED_FACTOR = 2
@@ -47,15 +55,29 @@ def head_too_large() -> Refusal:
     )
 
 
+def too_many_headers() -> Refusal:
+    """Return the refusal of many headers."""
+    return Refusal(
+        431,
+        "headers-too-large",
+        "there are too many headers",
+        f"the request has more than {MOST_HEADERS} headers",
+    )
+
+
 def _document(problem: Refusal) -> tuple[str, bytes]:
     id = secrets.token_hex(8)
     return id, json.dumps(problem.to_json(id)).encode()
 
 
 class Connection(HttpToolsProtocol):
-    """One connection; `settings` says how many there may be."""
+    """One connection; `bounds` says whether there is a place for it."""
 
-    settings: RequestLimits = DEFAULTS
+    bounds: ConnectionBounds
+    maximum: int = DEFAULTS.connections
+    """Connections that are served."""
+    handshake: OpenConnection | None = None
+    """Holds its place until it is made."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -68,15 +90,24 @@ class Connection(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or one too many that is told so."""
         super().connection_made(transport)
-        maximum = self.settings.connections
-        if len(self.connections) > REFUSED_FACTOR * maximum:
-            transport.abort()
-        elif len(self.connections) > maximum:
+        if self.handshake is not None:
+            self.bounds.forget(self.handshake)
+        if not self.bounds.admit(self, self.client[0] if self.client else ""):
             self.app = self._refused
+            if len(self.connections) > REFUSED_FACTOR * self.maximum:
+                transport.abort()
         self._await_head()
+
+    def end_idle(self) -> None:
+        """End it, because others need its place."""
+        if self._stalled is not None or self.scheme == "https":
+            self.transport.abort()  # what it has to read would hold it for longer
+        else:
+            self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what was waited for."""
+        self.bounds.forget(self)
         for timer in (self._head, self._stalled):
             if timer is not None:
                 timer.cancel()
@@ -102,11 +133,21 @@ class Connection(HttpToolsProtocol):
             self._head = None
         if len(self.url) + sum(len(k) + len(v) for k, v in self.headers) > HEAD_BYTES:
             self.app = self._refused_head
+        elif len(self.headers) > MOST_HEADERS:
+            self.app = self._refused_headers
+        self.bounds.set_busy(self)
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        """Wait for the next request, or answer one that waits."""
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self.bounds.set_idle(self)
 
     def pause_writing(self) -> None:
         """Wait for the caller to read, for a while."""
         super().pause_writing()
+        self.bounds.set_idle(self)
         self._unsent = self.transport.get_write_buffer_size()
         self._stalled = self.loop.call_later(STALLED_S, self._check_stalled)
 
@@ -115,6 +156,8 @@ class Connection(HttpToolsProtocol):
         if self._stalled is not None:
             self._stalled.cancel()
             self._stalled = None
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.bounds.set_busy(self)
         super().resume_writing()
 
     def _check_stalled(self) -> None:
@@ -145,7 +188,10 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
     async def _refused(self, scope: Any, receive: Any, send: Any) -> None:
-        await _send(send, too_many_connections(self.settings.connections))
+        await _send(send, too_many_connections(self.maximum))
+
+    async def _refused_headers(self, scope: Any, receive: Any, send: Any) -> None:
+        await _send(send, too_many_headers())
 
     async def _refused_head(self, scope: Any, receive: Any, send: Any) -> None:
         await _send(send, head_too_large())
@@ -165,6 +211,7 @@ async def _send(send: Any, problem: Refusal) -> None:
     await send({"type": "http.response.body", "body": content})
 
 
-def connection_class(settings: RequestLimits) -> type[Connection]:
-    """Return the class of the connections of a service."""
-    return type("BoundConnection", (Connection,), {"settings": settings})
+def connection_class(limits: ConnectionLimits, tally: ConnectionTally) -> type[Connection]:
+    """Return the class of the connections of one listener, bounded together."""
+    bounds = ConnectionBounds(limits, tally)
+    return type("BoundConnection", (Connection,), {"bounds": bounds, "maximum": limits.total})

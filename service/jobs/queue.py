@@ -227,13 +227,17 @@ class Jobs(Keys):
 
     # Work
 
-    def lease(self) -> Lease | None:
+    def lease(self, calls: Collection[str] = ()) -> Lease | None:
         """Return the job whose turn it is, leased to this process; None if none waits.
 
-        Owners take turns; of one owner's jobs it is the one that has waited longest.
+        Owners take turns; of one owner's jobs it is the one that has waited longest. `calls`
+        names the calls whose jobs are wanted; empty for all.
         """
         claim = secrets.token_hex(16)
-        waiting = select(jobs.c.seq).where(jobs.c.state == State.PENDING.value).limit(1)
+        wanted = [jobs.c.state == State.PENDING.value]
+        if calls:
+            wanted.append(jobs.c.call.in_(sorted(calls)))
+        waiting = select(jobs.c.seq).where(*wanted).limit(1)
         if self.store.read(lambda connection: connection.execute(waiting).first()) is None:
             return None  # without taking the lock of a writer
 
@@ -244,7 +248,7 @@ class Jobs(Keys):
             if row is None:
                 first = (
                     select(jobs.c.seq)
-                    .where(jobs.c.state == State.PENDING.value)
+                    .where(*wanted)
                     .order_by(jobs.c.turn, jobs.c.seq)
                     .limit(1)
                     .with_for_update(skip_locked=True)

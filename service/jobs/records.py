@@ -66,6 +66,7 @@ class JobView:
             "owner": self.owner,
             "call": self.call,
             "request_id": self.request_id,
+            "content_id": self.request_id,
             "state": self.state.value,
             "attempts": self.attempts,
             "n_events": self.n_events,

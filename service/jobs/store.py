@@ -11,6 +11,7 @@ by the store's own clock (`Store.tick`), which a jump of the machine's clock doe
 
 import hashlib
 import logging
+import math
 import os
 import sqlite3
 import time
@@ -64,6 +65,8 @@ BUSY_S = 5.0
 """How long SQLite waits for another process that writes."""
 PATIENCE_S = 15.0
 """How long a transaction is repeated before the store is called unavailable."""
+WRITTEN_S = 3.0
+"""How long a commit tells that something can be written."""
 FIRST_PAUSE_S = 0.02
 LONGEST_PAUSE_S = 1.0
 CONNECTIONS = 8
@@ -211,6 +214,18 @@ class StoreUnavailable(Refusal):
         return StoreUnavailable, (self.detail,)
 
 
+class StoreBroken(StoreUnavailable):
+    """The file of the store cannot be read or written, and trying again does not help."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.code, self.title = "store-broken", "the store is broken"
+        self.detail = f"{detail}: the log of the service says why"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return StoreBroken, (self.detail.removesuffix(": the log of the service says why"),)
+
+
 def data_folder() -> Path:
     """Return the folder of the service's data (XDG)."""
     home = os.path.join(os.path.expanduser("~"), ".local", "share")
@@ -281,6 +296,8 @@ class Store:
         self.name = self.url.render_as_string(hide_password=True)
         self.is_sqlite = self.url.get_backend_name() == "sqlite"
         self.patience_s = patience_s
+        self.last_written_s = -math.inf
+        """When something was committed last, by the monotonic clock."""
         self.monotonic, self.wall, self._pause = clock.monotonic, clock.wall, clock.pause
         self._reserve_bytes = reserve_bytes
         self._last_tick_s = clock.monotonic()
@@ -393,7 +410,9 @@ class Store:
         Raises `StoreFull` where there is no space, `StoreUnavailable` where the database does
         not answer.
         """
-        return self._repeated(self._writing, work)
+        found = self._repeated(self._writing, work)
+        self.last_written_s = self.monotonic()
+        return found
 
     def _repeated(self, engine: Engine, work: Callable[[Connection], Found]) -> Found:
         begun, wait = self.monotonic(), FIRST_PAUSE_S
@@ -407,6 +426,9 @@ class Store:
                 if fault == "full":
                     log.error("the store is full: %s: %s", self.name, _first_line(error))
                     raise StoreFull("the disk of the store is full") from error
+                if fault == "broken":
+                    log.error("the store is broken: %s: %s", self.name, _first_line(error))
+                    raise StoreBroken("the file of the store cannot be read or written") from error
                 if fault == "defect":
                     raise
                 if self.monotonic() - begun + wait > self.patience_s:
@@ -414,6 +436,18 @@ class Store:
                     raise StoreUnavailable("the database does not answer") from error
             self._pause(wait)
             wait = min(2 * wait, LONGEST_PAUSE_S)
+
+    def check_writable(self) -> None:
+        """Raise `StoreFull`, `StoreBroken` or `StoreUnavailable` where nothing can be written.
+
+        What was written within the last seconds tells as much as another try.
+        """
+        self.check_space()
+        if self.monotonic() - self.last_written_s < WRITTEN_S:
+            return self.ping()
+        same = update(store_row).values(version=store_row.c.version)
+        self.write(lambda connection: connection.execute(same))
+        return None
 
     def check_space(self) -> None:
         """Raise `StoreFull` where only the reserve of accepted jobs is left on the disk."""
@@ -509,21 +543,32 @@ def insert_once(connection: Connection, table: Table, row: dict[str, Any]) -> bo
 
 
 _SQLITE_PASSING = ("SQLITE_BUSY", "SQLITE_LOCKED", "SQLITE_PROTOCOL", "SQLITE_CANTOPEN")
+_SQLITE_GROWING = (
+    "SQLITE_IOERR_WRITE",
+    "SQLITE_IOERR_TRUNCATE",
+    "SQLITE_IOERR_SHMSIZE",
+    "SQLITE_IOERR_SHMMAP",
+)
+"""What makes a file larger: where the disk has no space for it, or the file may not grow."""
+_SQLITE_BROKEN = ("SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_READONLY")
+"""What cannot be read, is no database any more, or may not be written."""
 _POSTGRESQL_PASSING = ("08", "40", "55P03", "57P", "57014", "53300", "25006")
 """Connection, serialization and deadlock, lock timeout, shutdown and start, statement timeout,
 too many connections, a standby that still has to take over."""
 
 
 def why(error: DBAPIError | PoolTimeout) -> str:
-    """Return what is behind an error of the database: `full`, `passing` or `defect`."""
+    """Return what is behind an error of the database: `full`, `broken`, `passing` or `defect`."""
     if isinstance(error, PoolTimeout):
         return "passing"
     original = error.orig
     if isinstance(original, sqlite3.Error):
         code = getattr(original, "sqlite_errorname", "")
         # A file that may not grow is an I/O error to SQLite, and the disk is full only to some.
-        if code == "SQLITE_FULL" or code.startswith("SQLITE_IOERR"):
+        if code == "SQLITE_FULL" or code in _SQLITE_GROWING:
             return "full"
+        if code.startswith(_SQLITE_BROKEN):
+            return "broken"
         return "passing" if code.startswith(_SQLITE_PASSING) else "defect"
     state = getattr(original, "sqlstate", None)
     if state and state.startswith(("53100", "53200")):

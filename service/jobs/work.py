@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from service.access.admission import SMOOTHING
+from service.handlers.calls import PAGE_PREFIX
 from service.handlers.limits import RequestLimits
 from service.handlers.partial_results import KeptRow, Rows, packed_rows
 from service.handlers.problems import Refusal
@@ -38,6 +39,17 @@ PROGRESS_GROWTH = 0.02
 ROW_BYTES = 64_000_000
 """Compressed rows of one job that are kept, some 50,000; what comes after them a next attempt
 computes again."""
+
+
+def page_calls(calls: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return the names of calls that pages alone make and that are one search each."""
+    return tuple(
+        sorted(
+            name
+            for name, call in calls.items()
+            if name.startswith(PAGE_PREFIX) and call.size == "small"
+        )
+    )
 
 
 class InStore(Protocol):
@@ -138,7 +150,6 @@ class JobWork:
         self._tell_watchers = tell_watchers
         self.counted: Counter[str] = Counter()
         """`jobs_finished` and `leases_lost`."""
-        self._pool: WorkerPool
         self._calls: Mapping[str, Any] = {}
         self._runs: dict[Lease, _Run] = {}
         self._new_jobs = asyncio.Event()
@@ -152,13 +163,21 @@ class JobWork:
 
     # Life
 
-    def start(self, pool: WorkerPool, calls: Mapping[str, Any]) -> None:
-        """Start the loops; `calls` by name, with their `size`."""
-        self._pool, self._calls = pool, calls
-        n = self._options.job_workers
-        self._working = [asyncio.create_task(self._work_on_jobs()) for _ in range(n)]
-        loops = (self._beat(), self._keep_rows(), self._look_after())
-        self._others = [asyncio.create_task(loop) for loop in loops]
+    def start(self, pool: WorkerPool, page_pool: WorkerPool, calls: Mapping[str, Any]) -> None:
+        """Start the loops; `calls` by name, with their `size`.
+
+        The workers of `page_pool` take jobs of pages alone, so that nobody who looks at a page
+        waits behind sweeps.
+        """
+        self._calls = calls
+        options, of_pages = self._options, page_calls(calls)
+        loops = [self._work_on_jobs(pool, ()) for _ in range(options.job_workers)]
+        if of_pages:
+            n = options.n_page_workers
+            loops += [self._work_on_jobs(page_pool, of_pages) for _ in range(n)]
+        self._working = [asyncio.create_task(loop) for loop in loops]
+        others = (self._beat(), self._keep_rows(), self._look_after())
+        self._others = [asyncio.create_task(loop) for loop in others]
 
     @property
     def running(self) -> "list[asyncio.Task[WorkOutcome]]":
@@ -194,15 +213,18 @@ class JobWork:
 
     # Loops
 
-    async def _work_on_jobs(self) -> None:
-        """Lease jobs and work on them, one at a time, until the service stops."""
+    async def _work_on_jobs(self, pool: WorkerPool, calls: tuple[str, ...]) -> None:
+        """Lease jobs and work on them, one at a time, until the service stops.
+
+        `calls` names the calls whose jobs are taken; empty for all.
+        """
         while not self._draining:
             self._new_jobs.clear()
             try:
-                lease = await self._in_store(self._jobs.lease)
+                lease = await self._in_store(self._jobs.lease, calls)
                 if lease is not None:
                     self._tell_watchers()
-                    await self._work_on(lease)
+                    await self._work_on(lease, pool)
                     continue
             except Refusal as problem:
                 log.warning("the job loop waits: %s", problem.detail)
@@ -212,13 +234,11 @@ class JobWork:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._new_jobs.wait(), self._options.poll_s)
 
-    async def _work_on(self, lease: Lease) -> None:
+    async def _work_on(self, lease: Lease, pool: WorkerPool) -> None:
         logged = logs.JOB.set(lease.job_id)
         now_s, rows = time.monotonic(), RowKeeper(self._jobs, lease)
         task = asyncio.create_task(
-            self._pool.run(
-                self._job_task(lease), self._options.job_hard_s, self._noted(lease), rows.add
-            )
+            pool.run(self._job_task(lease), self._options.job_hard_s, self._noted(lease), rows.add)
         )
         run = self._runs[lease] = _Run(task, rows, now_s, now_s, now_s)
         try:

@@ -1,4 +1,4 @@
-"""The packaged examples as lists to choose from: name and what it is, in a sentence."""
+"""The packaged examples and parts as lists to choose from: name and what it is, in a sentence."""
 
 import re
 from functools import cache
@@ -13,6 +13,15 @@ MOST_CHARS = 120
 def examples(kind: Literal["model", "cluster"]) -> tuple[tuple[str, str], ...]:
     """Return names and descriptions of the examples of a kind."""
     return tuple((name, said_first(example_text(kind, name))) for name in example_names(kind))
+
+
+@cache
+def gpus() -> tuple[tuple[str, str], ...]:
+    """Return accelerators by the name that people say, and what they are in full."""
+    from hardware.catalogue import load_catalogue
+
+    parts = load_catalogue().accelerators.values()
+    return tuple(((*x.aliases, x.name)[0], f"{x.vendor} {x.name}") for x in parts)
 
 
 def example_text(kind: Literal["model", "cluster"], name: str) -> str:

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING, Any
 
-from planner.render.report.theme import template
-
 if TYPE_CHECKING:
     from planner.render.charts.chart import Chart
 
@@ -27,8 +25,3 @@ def chart_data(chart: "Chart") -> dict[str, Any]:
             "n_rows": len(chart.table.rows),
         },
     }
-
-
-def themes() -> dict[str, Any]:
-    """Return the templates of Plotly, light and dark."""
-    return {"light": template(), "dark": template(dark=True)}

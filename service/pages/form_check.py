@@ -27,14 +27,14 @@ MOST_FAULTS = 20
 GOALS = ("objective", "within", "memory_margin", "deadline", "step_limit_s", "pareto")
 LABELS = {
     "objective": "Objective",
-    "within": "Within",
+    "within": "Allowed slowdown",
     "memory-margin": "Memory margin",
     "deadline": "Deadline",
-    "pareto": "Front of",
+    "pareto": "Pareto front",
     "step-limit": "Longest step",
     "pool": "Pool",
     "framework": "Framework",
-    "stack": "Software priced",
+    "stack": "Software stack",
 }
 """What the form calls the options of the command line."""
 _LEAD = re.compile(

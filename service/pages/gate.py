@@ -25,6 +25,7 @@ from service.engine import Engine
 from service.handlers.limits import RequestLimits
 from service.handlers.problems import Refusal, refused
 from service.http.bodies import BodyReader
+from service.http.compression import compressed
 from service.http.events import watch_job
 from service.http.exchange import HttpExchange, Receive, Scope, Send
 from service.jobs.records import State
@@ -135,9 +136,12 @@ class Pages:
             raise wrong_method(method, path)
         if isinstance(page, Response):
             return await page(scope, receive, send)
-        headers = {"cache-control": "private, no-cache", "vary": "cookie", **page.headers}
         content = page.content.encode() if isinstance(page.content, str) else page.content
-        await Response(content, page.status, headers, page.media)(scope, receive, send)
+        content, coding_headers = await compressed(content, exchange.header(b"accept-encoding"))
+        vary = ", ".join(("cookie", *filter(None, (coding_headers.get("vary"),))))
+        headers = {"cache-control": "private, no-cache", **coding_headers, **page.headers}
+        response = Response(content, page.status, headers | {"vary": vary}, page.media)
+        await response(scope, receive, send)
 
     def problem(self, problem: Refusal, exchange: HttpExchange, path: str) -> Page:
         """Return a refusal as a page; for 401 it asks for the token."""

@@ -6,21 +6,24 @@ from functools import cache
 from typing import Any
 
 from service.pages import question, static
-from service.pages.figures import themes
 from service.pages.visit import Visit
 
-VIEWS = (
-    ("/ui/solve", "Solve"),
-    ("/ui/plans", "Plans"),
-    ("/ui/plan", "One plan"),
-    ("/ui/compare", "Compare"),
-    ("/ui/sweeps", "Sweeps"),
-    ("/ui/catalogue", "Catalogue"),
-    ("/ui/accuracy", "Accuracy"),
-    ("/ui/learn", "Learn"),
+GROUPS = (
+    (
+        "Plan",
+        (
+            ("/ui/solve", "New search"),
+            ("/ui/plans", "Plans"),
+            ("/ui/plan", "One plan"),
+            ("/ui/compare", "Compare"),
+            ("/ui/walk", "Step by step"),
+        ),
+    ),
+    ("Explore", (("/ui/sweeps", "Sweeps"), ("/ui/learn", "Learn"), ("/ui/cases", "Case studies"))),
+    ("Evidence", (("/ui/accuracy", "Accuracy"), ("/ui/catalogue", "Catalogue"))),
 )
-"""The views in the order of the navigation."""
-OF_A_QUESTION = ("/ui/solve", "/ui/plans", "/ui/plan", "/ui/compare")
+"""The views in the three groups of the navigation."""
+OF_A_QUESTION = ("/ui/solve", "/ui/plans", "/ui/plan", "/ui/compare", "/ui/walk")
 """Views whose address holds a question: the navigation keeps it."""
 
 
@@ -40,6 +43,7 @@ def page_environment() -> Any:
 
     from planner.render.html import coded
     from planner.render.report.quantities import short_number
+    from planner.render.report.theme import themes
 
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("service.pages"),
@@ -62,16 +66,18 @@ def page_environment() -> Any:
     return environment
 
 
+def nav_entry(visit: Visit, path: str, title: str, requested: Any) -> tuple[str, str, bool]:
+    """Return title and address of a view, and whether it is open."""
+    here = visit.path == path or visit.path.startswith(f"{path}/")
+    return title, visit.url(path, requested if path in OF_A_QUESTION else {}), here
+
+
 def render_page(visit: Visit, template: str, **values: Any) -> str:
     """Return a page; templates know `visit`, `url(path, query, name=value)` and `static(name)`."""
     requested = {key: visit.query[key] for key in question.FIELDS if key in visit.query}
     nav = [
-        (
-            title,
-            visit.url(path, requested if path in OF_A_QUESTION else {}),
-            visit.path == path or visit.path.startswith(f"{path}/"),
-        )
-        for path, title in VIEWS
+        (group, [nav_entry(visit, path, title, requested) for path, title in views])
+        for group, views in GROUPS
     ]
     return str(
         page_environment()

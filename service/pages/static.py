@@ -1,6 +1,5 @@
 """Files that pages load: style, script, Plotly; a hash in each name, so that they are kept."""
 
-import gzip
 import hashlib
 import re
 from dataclasses import dataclass, field
@@ -10,11 +9,17 @@ from threading import Lock
 
 from starlette.responses import Response
 
+from planner.render.card.html import card_style
+from planner.render.palette import legend_style
+from service.http.compression import accepts_gzip, gzipped
+
 MEDIA = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 OWN = ("page.css", "page.js", "icon.svg")
 OF_VIEWS = ("plan.css", "plan.js")
 """What the plan view of `planner.render.plan_view` brings along."""
 PLOTLY = "plotly.js"
+CARD = "card.css"
+"""Styles of the card of an answer, and the legend of colours."""
 KEPT = "public, max-age=31536000, immutable"
 
 
@@ -32,7 +37,7 @@ class File:
         """Return it compressed; done once."""
         with self._lock:
             if not self._small:
-                self._small = gzip.compress(self.content, 6, mtime=0)
+                self._small = gzipped(self.content)
         return self._small
 
     def response(self, accept_encoding: str) -> Response:
@@ -40,7 +45,7 @@ class File:
         ending = self.name.rpartition(".")[2]
         headers = {"cache-control": KEPT, "vary": "accept-encoding"}
         content = self.content
-        if "gzip" in accept_encoding:
+        if accepts_gzip(accept_encoding):
             content, headers["content-encoding"] = self.small(), "gzip"
         return Response(content, 200, headers, f"{MEDIA[ending]}; charset=utf-8")
 
@@ -53,6 +58,8 @@ def _named(name: str, content: bytes) -> File:
 @cache
 def file(name: str) -> File:
     """Return a file by its plain name, such as `page.css`."""
+    if name == CARD:
+        return _named(name, (legend_style() + card_style()).encode())
     if name == PLOTLY:
         value = files("plotly") / "package_data" / "plotly.min.js"
     elif name in OF_VIEWS:
@@ -64,7 +71,7 @@ def file(name: str) -> File:
 
 @cache
 def _by_name() -> dict[str, File]:
-    return {each.name: each for each in map(file, (*OWN, *OF_VIEWS, PLOTLY))}
+    return {each.name: each for each in map(file, (*OWN, *OF_VIEWS, CARD, PLOTLY))}
 
 
 @cache

@@ -172,7 +172,8 @@ class Visit:
                     raise
         job = await self.engine.submit(name, body, self.caller, key)
         query = {key: list(values) for key, values in self.query.items() if key != "try"}
-        what = f"{self.path.rpartition('/')[2]} {' on '.join(title_of(request))}"
+        titles = title_of(request.get("solve", request))  # the page of a plan holds its question
+        what = f"{self.path.rpartition('/')[2]} {' on '.join(titles)}"
         note = {"what": what, "path": self.path, "query": query}
         await asyncio.to_thread(self.engine.jobs.note, job.job_id, note)
         if job.state is not State.SUCCEEDED:

@@ -2,7 +2,7 @@
 
 SIGTERM, SIGINT   accept nothing new (503, /readyz fails), finish what runs, then end
 the same again    end now; running jobs go on elsewhere when their lease is over
-SIGHUP            read the token file again
+SIGHUP            read the token file and the certificates again
 """
 
 import asyncio
@@ -12,9 +12,8 @@ import logging
 import os
 import signal
 import socket
-import ssl
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import uvicorn
@@ -23,20 +22,17 @@ from planner.errors import UsageError
 from service.access.auth import Auth, check_exposure, is_loopback, tokens_of
 from service.engine import Engine
 from service.handlers.problems import Refusal
-from service.http.connections import connection_class
+from service.http.bound_socket import listening
 from service.jobs.store import Store, StoreError, data_folder, database_url
+from service.process.http_server import LAST_ANSWERS_S, http_server, probe_server
 from service.rest.application import Rest
-from service.settings.serving import PublicAddress, Serving
+from service.settings.certificates import Certificates, check_tls
+from service.settings.serving import PROBE_PORT, PublicAddress, Serving
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import configured_tracer
 
 log = logging.getLogger("planner.service")
 
-KEEP_ALIVE_S = 30
-LAST_ANSWERS_S = 5
-"""How long answers may still be sent once the engine is closed."""
-CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
-"""Of TLS 1.2: forward secrecy and no CBC; those of 1.3 are all of that kind."""
 FILES = 65_536
 """Files and connections that this process may hold open, where the system allows as many."""
 RESERVE_BYTES = 64_000_000
@@ -64,33 +60,6 @@ def start_auth(serving: Serving) -> Auth:
     return Auth(tokens, serving.limits.failed_logins)
 
 
-def check_tls(serving: Serving) -> None:
-    """Raise `UsageError` for certificates and keys that cannot be used."""
-    if bool(serving.tls_cert) != bool(serving.tls_key):
-        raise UsageError("TLS needs a certificate and its key", "--tls-cert FILE --tls-key FILE")
-    if serving.tls_client_ca and not serving.tls_cert:
-        raise UsageError("--tls-client-ca without TLS", "--tls-cert FILE --tls-key FILE")
-    if not serving.tls_cert:
-        return
-    with contextlib.suppress(OSError, TypeError):
-        if serving.tls_key and serving.tls_key.stat().st_mode & 0o007:
-            log.warning("%s can be read by every user of this machine", serving.tls_key)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    where = f"{serving.tls_cert}, {serving.tls_key}"
-    try:
-        context.load_cert_chain(serving.tls_cert, serving.tls_key, password=_no_password)
-        if serving.tls_client_ca:
-            where = str(serving.tls_client_ca)
-            context.load_verify_locations(serving.tls_client_ca)
-    except (OSError, ssl.SSLError, ValueError) as error:
-        reason = getattr(error, "reason", None) or getattr(error, "strerror", None) or str(error)
-        raise UsageError(f"{where}: {reason}", "PEM files, the key without a password") from None
-
-
-def _no_password() -> str:
-    raise ValueError("the key has a password")
-
-
 def _bound_process() -> None:
     """Leave no core file with tokens and requests, and allow many connections."""
     import resource
@@ -116,39 +85,46 @@ def open_store(serving: Serving) -> Store:
         raise UsageError(reason, "start the database, or name another one") from None
 
 
-def listening(serving: Serving, port: int | None = None, option: str = "--port") -> socket.socket:
-    """Return a socket bound to the address; `UsageError` where it cannot be.
-
-    `port` is another one than that of HTTP, which is given by `option`.
-    """
-    result = None
-    port = serving.port if port is None else port
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            serving.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        result = socket.socket(family, kind, protocol)
-        result.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if serving.share_port:
-            result.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        result.bind(address)
-    except OSError as error:
-        if result is not None:
-            result.close()
-        raise UsageError(
-            f"{serving.host} port {port}: {error.strerror or error}",
-            f"another {option}, or the --host of a card of this machine",
-        ) from None
-    return result
-
-
 def check_ports(serving: Serving) -> None:
-    """Raise `UsageError` where HTTP and gRPC are to listen at the same port."""
+    """Raise `UsageError` where two listeners are to have the same port."""
     if serving.port and serving.port == serving.grpc_port:
         raise UsageError(
             f"--port and --grpc-port are both {serving.port}",
             "two ports, or --grpc-port 0 for no gRPC",
         )
+    if serving.probe_port and serving.probe_port in (serving.port, serving.grpc_port):
+        raise UsageError(
+            f"--probe-port is {serving.probe_port}, as another one is",
+            "a port of its own, or --probe-port 0 for none",
+        )
+
+
+def probe_listener(serving: Serving) -> socket.socket | None:
+    """Return the socket of probes; None where there is to be none.
+
+    The usual port was not asked for: where another process has it, there is none either, and the
+    log says so. `UsageError` for one that was asked for.
+    """
+    if serving.probe_port == 0:
+        return None
+    port = PROBE_PORT if serving.probe_port is None else serving.probe_port
+    if serving.probe_port is None and port in (serving.port, serving.grpc_port):
+        return None
+    result = None
+    try:
+        result = listening(serving, port, "--probe-port")
+        result.listen()
+    except (UsageError, OSError) as error:
+        if result is not None:
+            result.close()
+        if serving.probe_port is not None:
+            raise UsageError(
+                f"{serving.host} port {port} cannot be listened at",
+                "another --probe-port, or --probe-port 0 for none",
+            ) from error
+        log.warning("probes have no listener of their own: port %d is in use", port)
+        return None
+    return result
 
 
 def only_hosts(serving: Serving, auth: Auth) -> frozenset[str] | None:
@@ -188,53 +164,6 @@ def _grpc_module() -> Any:
         ) from None
 
 
-class _Server(uvicorn.Server):
-    """The HTTP server without signal handlers of its own: the service drains first."""
-
-    @staticmethod
-    def _nothing() -> Iterator[None]:
-        yield
-
-    def capture_signals(self) -> Any:
-        """Leave the signals alone."""
-        return contextlib.contextmanager(self._nothing)()
-
-
-def _tls_context(config: uvicorn.Config, default: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
-    context = default()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    return context
-
-
-def http_server(rest: Rest, serving: Serving) -> uvicorn.Server:
-    """Return the HTTP server of an application."""
-    tls: dict[str, Any] = {}
-    if serving.tls_cert:
-        tls = {
-            "ssl_certfile": serving.tls_cert,
-            "ssl_keyfile": serving.tls_key,
-            "ssl_ciphers": CIPHERS,
-            "ssl_context_factory": _tls_context,
-        }
-    if serving.tls_client_ca:
-        tls |= {"ssl_ca_certs": str(serving.tls_client_ca), "ssl_cert_reqs": ssl.CERT_REQUIRED}
-    config = uvicorn.Config(
-        rest,
-        http=connection_class(serving.limits),
-        lifespan="off",
-        ws="none",
-        log_config=None,
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,  # the address of a caller is that of the connection
-        timeout_keep_alive=KEEP_ALIVE_S,
-        timeout_graceful_shutdown=LAST_ANSWERS_S,
-        **tls,
-    )
-    return _Server(config)
-
-
 async def serve_forever(
     serving: Serving,
     ready: Callable[[str, str], None] = lambda address, grpc_address: None,
@@ -249,50 +178,60 @@ async def serve_forever(
     auth = start_auth(serving)
     check_tls(serving)
     check_ports(serving)
-    listener = listening(serving)
-    try:
+    with contextlib.ExitStack() as sockets:
+        listener = sockets.enter_context(listening(serving))
+        probes = probe_listener(serving)
+        if probes is not None:
+            sockets.enter_context(probes)
         store = await asyncio.to_thread(open_store, serving)
-    except BaseException:
-        listener.close()
-        raise
+        sockets.pop_all()
     engine = Engine(store, serving.limits, serving.options)
     metrics = Metrics(engine)
     address = PublicAddress(serving.root_path, bool(serving.tls_cert), only_hosts(serving, auth))
     rest = Rest(engine, auth, serving.limits, address, metrics)
     rest.tracer = configured_tracer()
-    server = http_server(rest, serving)
+    certificates = Certificates(serving)
+    server = http_server(rest, serving, certificates)
+    servers = [(server, listener)]
+    if probes is not None:
+        servers.append((probe_server(rest, serving, certificates), probes))
     stop = asyncio.Event()
-    _on_signals(stop, server, auth, serving)
+    _on_signals(stop, auth, serving, certificates)
     grpc: RunningService | None = None
-    http: asyncio.Task[None] | None = None
+    running: list[asyncio.Task[None]] = []
     try:
         await engine.start()
         grpc = await start_grpc(engine, serving, auth, metrics)
-        http = asyncio.create_task(server.serve([listener]))
-        while not (server.started or http.done()):
-            await asyncio.sleep(0.01)
+        for each, at in servers:
+            running.append(asyncio.create_task(each.serve([at])))
+            while not (each.started or running[-1].done()):
+                await asyncio.sleep(0.01)
         host = f"[{serving.host}]" if ":" in serving.host else serving.host
         port = listener.getsockname()[1]
         grpc_address = grpc.address if grpc is not None else ""
         fields = {"host": host, "port": port, "grpc": grpc_address, "store": store.name}
+        if probes is not None:
+            fields["probes"] = probes.getsockname()[1]
         log.info("serving", extra={"fields": fields})
         ready(f"{serving.scheme}://{host}:{port}", grpc_address)
         waiting = asyncio.create_task(stop.wait())
-        await asyncio.wait({http, waiting}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({*running, waiting}, return_when=asyncio.FIRST_COMPLETED)
         waiting.cancel()
         log.info("stopping: nothing new is accepted")
         if serving.share_port:
-            await _leave_port(server)
+            for each, _ in servers:
+                await _leave_port(each)
             if grpc is not None:
                 grpc.leave()
     finally:
         await engine.close()
         if grpc is not None:
             await grpc.stop(LAST_ANSWERS_S)
-        server.should_exit = True
-        if http is not None:
-            await http
-        listener.close()
+        for each, _ in servers:
+            each.should_exit = True
+        await asyncio.gather(*running)
+        for _, at in servers:
+            at.close()
         store.close()
         log.info("stopped")
 
@@ -305,7 +244,9 @@ async def _leave_port(server: uvicorn.Server) -> None:
         each.close()
 
 
-def _on_signals(stop: asyncio.Event, server: uvicorn.Server, auth: Auth, serving: Serving) -> None:
+def _on_signals(
+    stop: asyncio.Event, auth: Auth, serving: Serving, certificates: Certificates
+) -> None:
     loop = asyncio.get_running_loop()
 
     def ask() -> None:
@@ -316,6 +257,7 @@ def _on_signals(stop: asyncio.Event, server: uvicorn.Server, auth: Auth, serving
         stop.set()
 
     def reread() -> None:
+        certificates.read_again()
         if serving.token_file is None:
             return
         try:
@@ -344,6 +286,10 @@ async def check_setup(serving: Serving, say: Callable[[str], None]) -> None:
         _grpc_module()
         listening(serving, serving.grpc_port, "--grpc-port").close()
         say(f"gRPC: {serving.host} port {serving.grpc_port} is free")
+    probes = probe_listener(serving)
+    if probes is not None:
+        say(f"probes: {serving.host} port {probes.getsockname()[1]} is free")
+        probes.close()
     store = await asyncio.to_thread(open_store, serving)
     try:
         await asyncio.to_thread(store.check_space)

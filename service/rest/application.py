@@ -25,9 +25,10 @@ from starlette.routing import Route
 from service.access.auth import Auth
 from service.access.caller import CallerLeft
 from service.engine import Engine
+from service.handlers.calls import CALLS
 from service.handlers.limits import DEFAULTS, RequestLimits
 from service.handlers.problems import Refusal, refused
-from service.http.bodies import BodyReader
+from service.http.bodies import BodyReader, drain
 from service.http.exchange import (
     PROBLEM,
     HttpExchange,
@@ -36,6 +37,7 @@ from service.http.exchange import (
     Scope,
     Send,
     etag_matches,
+    wait_s,
     wants_job,
 )
 from service.pages.gate import SECURITY as PAGE_SECURITY
@@ -64,6 +66,8 @@ SECURITY = (
     (b"x-frame-options", b"DENY"),
 )
 HSTS = (b"strict-transport-security", b"max-age=31536000")
+LARGE = frozenset(name for name, call in CALLS.items() if call.size == "large")
+"""Calls that are jobs, unless the caller waits."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -165,7 +169,19 @@ class Rest:
             log.warning("refused after the answer had begun: %s", problem.detail)
             return
         exchange.fields["code"] = problem.code
-        await self._problem(problem, exchange, scope["path"])(scope, receive, send)
+        response = self._problem(problem, exchange, scope["path"])
+        is_cut = exchange.cut or problem.status in (413, 415)
+        if not is_cut or scope["method"] != "POST" or exchange.header(b"expect"):
+            return await response(scope, receive, send)
+
+        async def send_and_drain(message: Message) -> None:
+            if message["type"] != "http.response.body":
+                return await send(message)
+            await send({**message, "more_body": True})
+            await drain(receive)
+            await send({"type": "http.response.body", "body": b""})
+
+        await response(scope, receive, send_and_drain)
 
     async def _admitted(
         self, exchange: HttpExchange, scope: Scope, receive: Receive, send: Send
@@ -176,6 +192,8 @@ class Rest:
         if sum(name == b"host" for name, _ in scope["headers"]) > 1:
             # A proxy may have looked at the other one (RFC 9112, 3.2).
             raise refused("malformed", "the header Host stands twice", 400)
+        if sum(name == b"authorization" for name, _ in scope["headers"]) > 1:
+            raise refused("malformed", "the header Authorization stands twice", 400)
         self._check_browser(exchange, method)
         if exchange.page:
             return await self.pages.answer(exchange, scope, receive, send)
@@ -188,7 +206,8 @@ class Rest:
         if method == "POST":
             exchange.body = await self._bodies.read(exchange, receive)
             call = CALL_OF_PATH.get(path)
-            if call and await self._from_memory(exchange, call, send):
+            is_waited = call and (call not in LARGE or wait_s(exchange.header(b"prefer")))
+            if call and is_waited and await self._from_memory(exchange, call, send):
                 return
         scope["planner"] = exchange
         await self._routes(scope, receive, send)

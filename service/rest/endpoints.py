@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 import planner
-from service.access.caller import CallerLeft
+from service.access.caller import Caller, CallerLeft
 from service.engine import CallAnswer, CallTerms, Engine
 from service.handlers.calls import CALLS
 from service.handlers.problems import Refusal, malformed, refused
@@ -80,6 +80,10 @@ class Endpoints:
         key = exchange.header(b"idempotency-key")
         prefer = exchange.header(b"prefer")
         may_be_job = 202 in exchange.operation.answers
+        longest_s = wait_s(prefer)
+        is_waited = longest_s is not None and 200 in exchange.operation.answers
+        if may_be_job and CALLS[name].size == "large" and is_waited and not wants_job(prefer):
+            return await self._waited(exchange, name, caller, longest_s or 0.0)
         if may_be_job and (CALLS[name].size == "large" or wants_job(prefer)):
             return self._accepted(exchange, await self._engine.submit(name, body, caller, key))
         work = self._engine.call(name, body, caller, CallTerms(wait_s(prefer), key))
@@ -91,6 +95,19 @@ class Endpoints:
             return self._accepted(exchange, await self._engine.submit(name, body, caller, key))
         self._metrics.answered(name, answer, time.monotonic() - exchange.begun_s)
         return answer_response(exchange, answer)
+
+    async def _waited(
+        self, exchange: HttpExchange, name: str, caller: Caller, longest_s: float
+    ) -> Response:
+        """Answer a call that is a job, where it ends in time; else with the job."""
+        key = exchange.header(b"idempotency-key")
+        found = await self._engine.waited(name, exchange.body, caller, longest_s, key)
+        if isinstance(found, JobView):
+            response = self._accepted(exchange, found)
+            response.headers["preference-applied"] = "wait"
+            return response
+        self._metrics.answered(name, found, time.monotonic() - exchange.begun_s)
+        return answer_response(exchange, found)
 
     def _accepted(self, exchange: HttpExchange, job: JobView) -> Response:
         exchange.fields["job_id"] = job.job_id

@@ -11,7 +11,12 @@ from service.handlers.calls import CALLS, ServiceCall
 from service.handlers.problems import Refusal
 from service.http.exchange import JSON, SSE, TEXT, Operation, OperationParameter
 
-PATHS = {"sweep": "/v1/sweeps", "check-spec": "/v1/specs:check"}
+PATHS = {
+    "allocate": "/v1/allocations:solve",
+    "batch-solve": "/v1/plans:batchSolve",
+    "sweep": "/v1/sweeps",
+    "check-spec": "/v1/specs:check",
+}
 """Paths of the calls that are not /v1/plans:NAME."""
 FACTS = {"catalogue": "name", "rules": "code"}
 """Calls that are read with GET, and their parameter."""
@@ -75,7 +80,11 @@ _ANSWERED_AT_ONCE = (
     " job: 202, with its address in `Location`. That nothing fits is an answer with reasons, not"
     " an error."
 )
-_ALWAYS_A_JOB = "Always a job: 202, with its address in `Location`. Its rows can be read early."
+_ALWAYS_A_JOB = (
+    "A job: 202, with its address in `Location`. Its rows can be read early. With `Prefer: wait=N`"
+    " the answer, 200, where it is known or there within N seconds."
+)
+_SWEEPS = "Always a job: 202, with its address in `Location`. Its rows can be read early."
 
 
 def _of_call(name: str, call: ServiceCall) -> Operation:
@@ -101,7 +110,7 @@ def _of_call(name: str, call: ServiceCall) -> Operation:
             parameters=(parameter, IF_NONE_MATCH),
         )
     is_sweep = name == "sweep"
-    how = _ALWAYS_A_JOB if call.size == "large" else _ANSWERED_AT_ONCE
+    how = _SWEEPS if is_sweep else _ALWAYS_A_JOB if call.size == "large" else _ANSWERED_AT_ONCE
     return Operation(
         id,
         "POST",
@@ -126,11 +135,11 @@ def _job_operations() -> Iterator[Operation]:
         "/v1/jobs",
         "Submit a job",
         "jobs",
-        "Accept any call as a job, whatever its size; a role that may not ask the call may not"
-        " submit it either.",
+        "Accept any call as a job, whatever its size. The role `read` submits none.",
         {202: job_answer},
         (*_SUBMIT, 404),
         schemas.JobBody,
+        role="solve",
         parameters=(KEY,),
     )
     yield Operation(
@@ -261,7 +270,7 @@ CALL_OF_PATH: Mapping[str, str] = {
     each.path: each.call for each in OPERATIONS if each.call and each.method == "POST"
 }
 _PATTERNS = tuple(
-    (re.compile(re.sub(r"\\\{[a-z_]+\\\}", "[^/]+", re.escape(each.path))), each)
+    (re.compile(re.sub(r"\\\{[a-z_]+\\\}", "[^/:]+", re.escape(each.path))), each)
     for each in OPERATIONS
 )
 _FIXED: Mapping[tuple[str, str], Operation] = {

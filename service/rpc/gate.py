@@ -21,6 +21,7 @@ from service.handlers.calls import CALLS
 from service.handlers.limits import RequestLimits
 from service.handlers.problems import Refusal, refused
 from service.proto.planner.v1 import planner_pb2 as pb
+from service.rpc.open_sockets import SocketGuard, plain_address
 from service.rpc.receiving import Receiver
 from service.rpc.status import DETAILS, MOST_CHARS, status_details, status_of
 from service.telemetry import logs
@@ -125,6 +126,8 @@ class Gate:
         self._tracer = tracer
         self._n_calls = 0
         self._receiver = Receiver(settings)
+        self.sockets: SocketGuard | None = None
+        """Told which connections have calls; None before the server listens."""
 
     @property
     def n_calls(self) -> int:
@@ -142,7 +145,8 @@ class Gate:
         if self._n_calls > MOST_CALLS:
             raise overloaded(f"{MOST_CALLS} calls are served at the same time", 1.0)
         exchange.caller = self.auth.caller(
-            exchange.metadata.get("authorization"), address_of(exchange.context.peer())
+            authorization_of(exchange.context.invocation_metadata()),
+            address_of(exchange.context.peer()),
         )
         return exchange.caller
 
@@ -170,6 +174,12 @@ class Gate:
         return serve
 
     async def _served(self, method: str, context: Any, work: Unary) -> bytes:
+        if self.sockets is None:
+            return await self._answered(method, context, work)
+        with self.sockets.served(peer_of(context.peer())):
+            return await self._answered(method, context, work)
+
+    async def _answered(self, method: str, context: Any, work: Unary) -> bytes:
         exchange = self._begun(method, context)
         token = logs.REQUEST.set(exchange.id)
         self._n_calls += 1
@@ -244,6 +254,14 @@ class Gate:
             )
 
 
+def authorization_of(metadata: Any) -> bytes | str | None:
+    """Return the authorization in metadata; `Refusal` 400 where it stands twice."""
+    found = [value for name, value in metadata or () if name == "authorization"]
+    if len(found) > 1:
+        raise refused("malformed", "the metadata authorization stands twice", 400)
+    return found[0] if found else None
+
+
 def _defect(error: Exception) -> Refusal:
     log.exception("a defect while answering")
     detail = f"{type(error).__name__}: please report it with the request id"
@@ -256,8 +274,18 @@ def address_of(peer: str) -> str:
     >>> [address_of(x) for x in ("ipv4:10.0.0.7:51234", "ipv6:%5B::1%5D:51234", "unix:")]
     ['10.0.0.7', '::1', '']
     """
+    return peer_of(peer)[0]
+
+
+def peer_of(peer: str) -> tuple[str, int]:
+    """Return the address and the port in a peer as gRPC writes it.
+
+    >>> [peer_of(x) for x in ("ipv4:10.0.0.7:51234", "ipv6:%5B::ffff:10.0.0.7%5D:51234", "unix:")]
+    [('10.0.0.7', 51234), ('10.0.0.7', 51234), ('', 0)]
+    """
     kind, _, rest = peer.partition(":")
-    host = rest.rpartition(":")[0]
+    host, _, port = rest.rpartition(":")
     if kind == "ipv6":
-        host = host.replace("%5B", "").replace("%5D", "").strip("[]")
-    return host if kind in ("ipv4", "ipv6") else ""
+        host = plain_address(host.replace("%5B", "").replace("%5D", "").strip("[]"))
+    is_known = kind in ("ipv4", "ipv6") and port.isdigit()
+    return (host, int(port)) if is_known else ("", 0)

@@ -19,14 +19,19 @@ from grpc_reflection.v1alpha import reflection
 
 from planner.errors import UsageError
 from service.access.admission import overloaded
-from service.access.auth import Auth
+from service.access.auth import Auth, unauthenticated
+from service.access.caller import Caller
+from service.access.connection_bounds import ConnectionLimits
 from service.engine import Engine
 from service.handlers.limits import RequestLimits
 from service.handlers.problems import Refusal
-from service.rpc.gate import MOST_CALLS, NAME, Gate
+from service.rpc.gate import MOST_CALLS, NAME, Gate, authorization_of, peer_of
 from service.rpc.methods import Grpc
+from service.rpc.open_sockets import SocketGuard, has_open_files
 from service.rpc.receiving import Receiver
+from service.rpc.standard_services import REFLECTION, health_list, reflection_v1
 from service.rpc.status import MOST_CHARS, status_of
+from service.settings.certificates import Certificates
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import configured_tracer
 
@@ -43,10 +48,14 @@ REFUSED_FACTOR = 4
 itself refuses more, without details."""
 LEAVING_S = 3_600.0
 """How long calls in flight may go on at a port that is left; the service stops long before."""
+UNSEEN_FACTOR = 4
+"""Connections that gRPC takes until the next look at them, as a multiple of those there may be."""
 PENDING = 8_192
 """Calls that wait to be taken, of all connections: more than those have streams in practice."""
 RETRY_S = 0.02
 """Time between two tries to listen at a port again."""
+KNOWN_S = 1.0
+"""Time between two looks at whether the token of an open stream is still known."""
 READY_S = 1.0
 """Time between two looks at whether the service is ready, for its health."""
 _NO_COMPRESSION = 1
@@ -55,6 +64,7 @@ _NO_COMPRESSION = 1
 
 def options(settings: RequestLimits, share_port: bool = False) -> list[tuple[str, int]]:
     """Return the options of the server, see grpc/impl/channel_arg_names.h."""
+    n_connections = settings.connections * (UNSEEN_FACTOR if has_open_files() else 1)
     return [
         ("grpc.max_receive_message_length", settings.body_bytes),
         ("grpc.max_send_message_length", -1),
@@ -66,7 +76,7 @@ def options(settings: RequestLimits, share_port: bool = False) -> list[tuple[str
         ("grpc.absolute_max_metadata_size", 32_768),
         ("grpc.compression_enabled_algorithms_bitset", _NO_COMPRESSION),
         ("grpc.so_reuseport", int(share_port)),  # without it, a port in use is an error
-        ("grpc.max_allowed_incoming_connections", settings.connections),
+        ("grpc.max_allowed_incoming_connections", n_connections),
         ("grpc.server_handshake_timeout_ms", 10_000),
         # A silent caller is asked whether it is there; one that asks too often is sent away.
         ("grpc.keepalive_time_ms", 60_000),
@@ -91,6 +101,8 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
         self._receiver = Receiver(settings)
         self._most = most_streams
         self._open: Counter[str] = Counter()
+        self.sockets: SocketGuard | None = None
+        """Told which connections have calls; None before the server listens."""
 
     async def intercept_service(self, continuation: Any, details: Any) -> Any:
         """Return the handler of a call, or one that refuses it."""
@@ -98,16 +110,18 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
         method: str = details.method
         if method.startswith(f"/{NAME}/") or result is None:
             return result
-        name = ""
+        name, caller = "", Caller("")
         if not method.endswith("/Check"):
-            metadata = dict(details.invocation_metadata or ())
             try:
-                name = self._auth.caller(metadata.get("authorization")).name
+                caller = self._auth.caller(authorization_of(details.invocation_metadata))
+                name = caller.name
                 if self._open[name] >= self._most:
                     raise overloaded(f"{self._most} streams of yours are open", 5.0)
             except Refusal as problem:
                 return _refusing(problem)
-        return _reading(result, self._receiver, name, self._open)
+        assert self.sockets is not None
+        served = _ServedStreams(self._receiver, caller, self._open, self.sockets)
+        return _reading(result, served)
 
 
 async def _refused(problem: Refusal, context: Any) -> None:
@@ -121,18 +135,46 @@ def _refusing(problem: Refusal) -> Any:
     return grpc.stream_stream_rpc_method_handler(refuse)  # which takes no message before
 
 
-@contextlib.contextmanager
-def _counted(n_open: Counter[str], caller: str) -> Iterator[None]:
-    n_open[caller] += 1
+@dataclass(frozen=True, slots=True)
+class _ServedStreams:
+    """Calls of health and reflection by one caller."""
+
+    receiver: Receiver
+    caller: Caller
+    n_open: Counter[str]
+    """Streams by caller."""
+    sockets: SocketGuard
+
+    @contextlib.contextmanager
+    def counted(self, context: Any) -> Iterator[None]:
+        """Count a call, and keep its connection, meanwhile."""
+        n_open, caller = self.n_open, self.caller.name
+        n_open[caller] += 1
+        try:
+            with self.sockets.served(peer_of(context.peer())):
+                yield
+        finally:
+            n_open[caller] -= 1
+            if not n_open[caller]:
+                del n_open[caller]
+
+
+def _removed() -> Refusal:
+    return unauthenticated("the token was removed while the stream was open")
+
+
+async def _done_while_known(work: "asyncio.Future[Any]", caller: Caller) -> bool:
+    """Wait for some work; False, and it is cancelled, where the caller's token goes first."""
     try:
-        yield
+        while not (await asyncio.wait({work}, timeout=KNOWN_S))[0]:
+            if not caller.is_known():
+                return False
+        return True
     finally:
-        n_open[caller] -= 1
-        if not n_open[caller]:
-            del n_open[caller]
+        work.cancel()
 
 
-def _reading(handler: Any, receiver: Receiver, caller: str, n_open: Counter[str]) -> Any:
+def _reading(handler: Any, served: _ServedStreams) -> Any:
     """Return a handler of health or reflection that refuses bytes which are none of its messages.
 
     gRPC would answer UNKNOWN and log a trace for each of them, and anybody may send them.
@@ -146,19 +188,30 @@ def _reading(handler: Any, receiver: Receiver, caller: str, n_open: Counter[str]
 
     async def one(_: Any, context: Any) -> Any:
         try:
-            data = await receiver.message(context, caller)
+            data = await served.receiver.message(context, served.caller.name)
         except Refusal as problem:
             return await _refused(problem, context)
         work = handler.unary_stream if handler.response_streaming else handler.unary_unary
-        with _counted(n_open, caller):
-            return await work(await read(data, context), context)
+        with served.counted(context):
+            working = asyncio.ensure_future(work(await read(data, context), context))
+            if await _done_while_known(working, served.caller):
+                return working.result()
+        await _refused(_removed(), context)
 
     async def several(parts: Any, context: Any) -> Any:
         async def messages() -> Any:
-            async for data in parts:
+            coming = aiter(parts)
+            while True:
+                part = asyncio.ensure_future(anext(coming))
+                if not await _done_while_known(part, served.caller):
+                    await _refused(_removed(), context)
+                try:
+                    data = part.result()
+                except StopAsyncIteration:
+                    return
                 yield await read(data, context)
 
-        with _counted(n_open, caller):
+        with served.counted(context):
             async for answer in handler.stream_stream(messages(), context):
                 yield answer
 
@@ -202,9 +255,12 @@ class GrpcServer:
         """Returns another server at the same port, `UsageError` while it is in use."""
         self._engine = engine
         self._health = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        self._statuses: dict[str, Any] = {}
+        """What was said last, by the name of a service."""
+        self._add_health(server)
         self._stopping = False
         self._guarding: asyncio.Task[None] | None = None
+        self._counting: asyncio.Task[None] | None = None
         self._looking: asyncio.Task[None] | None = None
         self._leaving: asyncio.Task[None] | None = None
 
@@ -212,6 +268,8 @@ class GrpcServer:
         """Serve."""
         await self._set_health()
         self._looking = asyncio.create_task(self._look())
+        if self.gate.sockets is not None:
+            self._counting = asyncio.create_task(self.gate.sockets.watch())
         await self._server.start()
         self._guarding = asyncio.create_task(self._guard())
 
@@ -236,9 +294,13 @@ class GrpcServer:
                     await asyncio.sleep(RETRY_S)
             else:
                 return
-            health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+            self._add_health(server)
             self._server = server
             await server.start()
+
+    def _add_health(self, server: Any) -> None:
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        server.add_generic_rpc_handlers((health_list(lambda: self._statuses),))
 
     async def _set_health(self) -> None:
         """Say what /readyz says."""
@@ -248,6 +310,7 @@ class GrpcServer:
         except Refusal:
             status = health_pb2.HealthCheckResponse.NOT_SERVING
         for name in ("", NAME):
+            self._statuses[name] = status
             await self._health.set(name, status)
 
     async def _look(self) -> None:
@@ -264,9 +327,12 @@ class GrpcServer:
 
     async def stop(self, grace_s: float) -> None:
         """End it; calls in flight have `grace_s` to finish."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        looking = [each for each in (self._looking, self._counting) if each is not None]
+        for each in looking:
+            each.cancel()
+        await asyncio.gather(*looking, return_exceptions=True)
+        not_serving = health_pb2.HealthCheckResponse.NOT_SERVING
+        self._statuses = dict.fromkeys(self._statuses, not_serving)
         await self._health.enter_graceful_shutdown()
         self._stopping = True
         server = self._server
@@ -303,9 +369,9 @@ def bound(
             maximum_concurrent_rpcs=REFUSED_FACTOR * MOST_CALLS,
         )
         server.add_generic_rpc_handlers((methods.handler(),))
-        reflection.enable_server_reflection(
-            (NAME, health.SERVICE_NAME, reflection.SERVICE_NAME), server
-        )
+        names = (NAME, health.SERVICE_NAME, reflection.SERVICE_NAME, REFLECTION)
+        reflection.enable_server_reflection(names, server)
+        server.add_generic_rpc_handlers((reflection_v1(names),))
         try:
             if endpoint.credentials is None:
                 port = server.add_insecure_port(address)
@@ -322,18 +388,38 @@ def bound(
         return server, port
 
     server, port = made(endpoint.address)
+    limits = ConnectionLimits(settings.connections, settings.connections_per_address)
+    methods.sockets = gate.sockets = SocketGuard(port, limits, metrics.tally("grpc"))
     text = f"{endpoint.address.rpartition(':')[0]}:{port}"
     return GrpcServer(server, lambda: made(text)[0], engine, methods, text)
 
 
-def credentials_of(serving: "Serving") -> Any:
-    """Return the credentials of TLS; None without it."""
-    if not serving.tls_cert or not serving.tls_key:
+def credentials_of(serving: "Serving", certificates: Certificates) -> Any:
+    """Return the credentials of TLS, of the files as they are at each handshake; None without.
+
+    Files that cannot be used change nothing.
+    """
+    cert, key, authority = serving.tls_cert, serving.tls_key, serving.tls_client_ca
+    if not cert or not key:
         return None
-    pair = (serving.tls_key.read_bytes(), serving.tls_cert.read_bytes())
-    authority = serving.tls_client_ca.read_bytes() if serving.tls_client_ca else None
-    return grpc.ssl_server_credentials(
-        [pair], root_certificates=authority, require_client_auth=authority is not None
+
+    def now() -> Any:
+        roots = authority.read_bytes() if authority else None
+        pair = (key.read_bytes(), cert.read_bytes())
+        return grpc.ssl_server_certificate_configuration([pair], root_certificates=roots)
+
+    used = certificates.version
+
+    def changed() -> Any:
+        nonlocal used
+        certificates.context()
+        if certificates.version == used:
+            return None
+        used = certificates.version
+        return now()
+
+    return grpc.dynamic_ssl_server_credentials(
+        now(), changed, require_client_authentication=authority is not None
     )
 
 
@@ -348,7 +434,9 @@ async def start_server(
 ) -> GrpcServer:
     """Start the transport; `UsageError` where it cannot listen."""
     endpoint = GrpcEndpoint(
-        address_to_listen(serving), credentials_of(serving), serving.share_port
+        address_to_listen(serving),
+        credentials_of(serving, Certificates(serving)),
+        serving.share_port,
     )
     server = bound(engine, auth, serving.limits, metrics, endpoint)
     await server.start()

@@ -16,6 +16,8 @@ class Options:
     """More of them, for callers of whom no request is computed when the others are busy."""
     job_workers: int = field(default_factory=lambda: max(1, n_cpus() // 2))
     """Processes for jobs; 0 takes jobs and leaves them to other processes of the service."""
+    page_workers: int = 1
+    """More of them, for what pages ask alone: no sweep takes them."""
     cache_bytes: int = 64_000_000
     """Answers kept in memory."""
     lease_s: float = 15.0
@@ -44,3 +46,8 @@ class Options:
     """Executor of the searches of jobs; one worker process of ours has no processes of its own."""
     ray_address: str = ""
     """Ray cluster that jobs use with the executor `ray`; empty for one of their own, here."""
+
+    @property
+    def n_page_workers(self) -> int:
+        """Workers for jobs of pages: none where this process works on no jobs."""
+        return self.page_workers if self.job_workers else 0

@@ -7,7 +7,7 @@ from typing import Literal
 from service.handlers.limits import DEFAULTS, RequestLimits
 from service.settings.options import Options
 
-HOST, PORT, GRPC_PORT = "127.0.0.1", 8642, 8643
+HOST, PORT, GRPC_PORT, PROBE_PORT = "127.0.0.1", 8642, 8643, 8644
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +31,8 @@ class Serving:
     """0: any that is free."""
     grpc_port: int = GRPC_PORT
     """0: no gRPC."""
+    probe_port: int | None = None
+    """Of /livez and /readyz alone; 0: none. None: the usual one, where it is free."""
     database: str = ""
     data: Path | None = None
     token_file: Path | None = None

@@ -8,7 +8,10 @@ No body, no token and no query string is ever logged.
 
 import json
 import logging
+import os
+import queue
 import sys
+import threading
 import time
 from contextvars import ContextVar
 from typing import Any, TextIO
@@ -18,6 +21,10 @@ REQUEST: ContextVar[str] = ContextVar("request", default="")
 JOB: ContextVar[str] = ContextVar("job", default="")
 """Id of the job that is worked on."""
 LEVELS = ("debug", "info", "warning", "error")
+MOST_LINES = 10_000
+"""Lines that wait to be written."""
+FLUSH_S = 1.0
+"""How long the end of the process waits for them."""
 access = logging.getLogger("planner.access")
 
 
@@ -90,9 +97,69 @@ def guard_grpc() -> None:
         logger.addFilter(OfGrpc())
 
 
+class QueuedLines(logging.Handler):
+    """Writes lines in a thread: who does not read them stops no one who logs.
+
+    Lines that find no place while nothing is read are dropped, and a line says how many.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self.n_dropped = 0
+        """Lines that found no place, in all."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = os.getpid()
+        self._lines: queue.Queue[str] = queue.Queue(MOST_LINES)
+        self._n_told = self.n_dropped
+        threading.Thread(target=self._write, daemon=True, name="log").start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Hand a line over."""
+        if os.getpid() != self._process:  # a fork has no thread
+            self._begin()
+        try:
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self.n_dropped += 1
+        except Exception:
+            self.handleError(record)
+
+    def _write(self) -> None:
+        lines = self._lines
+        while True:
+            line = lines.get()
+            try:
+                self._stream.write(line + "\n")
+                if lines.empty():
+                    self._tell_dropped()
+                    self._stream.flush()
+            except (OSError, ValueError):  # a pipe that is closed: there is nobody to tell
+                pass
+            finally:
+                lines.task_done()
+
+    def _tell_dropped(self) -> None:
+        n, self._n_told = self.n_dropped - self._n_told, self.n_dropped
+        if n:
+            text = f"{n} lines of the log were dropped: they were not read in time"
+            record = logging.makeLogRecord(
+                {"name": "planner.service", "levelno": 30, "levelname": "WARNING", "msg": text}
+            )
+            self._stream.write(self.format(record) + "\n")
+
+    def flush(self) -> None:
+        """Wait for the lines that were handed over, for a while."""
+        end_s = time.monotonic() + FLUSH_S
+        while self._lines.unfinished_tasks and time.monotonic() < end_s:
+            time.sleep(0.005)
+
+
 def configure(level: str = "info", form: str = "json", stream: TextIO | None = None) -> None:
     """Send the logs of this process to a stream (stderr) as `json` or `text`."""
-    handler = logging.StreamHandler(stream or sys.stderr)
+    handler = QueuedLines(sys.stderr) if stream is None else logging.StreamHandler(stream)
     handler.setFormatter(JsonLines() if form == "json" else PlainLines())
     root = logging.getLogger()
     root.handlers[:] = [handler]

@@ -4,10 +4,17 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    generate_latest,
+)
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from service.telemetry.connection_tally import ConnectionTally
 from service.telemetry.snapshot import Snapshot
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -86,7 +93,15 @@ class Metrics:
             **arguments,
         )
         self._cached: dict[str, Any] = {}
+        self.connections: dict[str, ConnectionTally] = {}
+        """By listener: `rest`, `grpc`, `probes`."""
         self.registry.register(_Engine(engine))
+        self.registry.register(_Connections(self.connections))
+        ProcessCollector(registry=self.registry)
+
+    def tally(self, transport: str) -> ConnectionTally:
+        """Return what counts the connections of a listener."""
+        return self.connections.setdefault(transport, ConnectionTally(transport))
 
     def request(self, transport: str, operation: str, status: int | str) -> None:
         """Count a request, whatever came of it; `operation` is one of a fixed set."""
@@ -171,3 +186,32 @@ class _Engine(Collector):
         for code, n in sorted(now.refused.items()):
             refused.add_metric((code,), n)
         yield refused
+
+
+class _Connections(Collector):
+    """Connections by listener, read when they are asked for."""
+
+    def __init__(self, tallies: Mapping[str, ConnectionTally]) -> None:
+        self._tallies = tallies
+
+    def collect(self) -> Iterable[Metric]:
+        now = GaugeMetricFamily(
+            "planner_connections", "Open connections.", labels=("transport", "state")
+        )
+        ended = CounterMetricFamily(
+            "planner_connections_ended",
+            "Idle connections that ended for new ones, by what was full.",
+            labels=("transport", "reason"),
+        )
+        refused = CounterMetricFamily(
+            "planner_connections_refused",
+            "New connections that found no place, by what was full.",
+            labels=("transport", "reason"),
+        )
+        for name, tally in sorted(self._tallies.items()):
+            for state, n in tally.measure().items():
+                now.add_metric((name, state), n)
+            for reason in ("address", "total"):
+                ended.add_metric((name, reason), tally.ended[reason])
+                refused.add_metric((name, reason), tally.refused[reason])
+        yield from (now, ended, refused)

@@ -18,7 +18,7 @@ import yaml
 from service.command import app
 from service.process.serve import LAST_ANSWERS_S
 from service.settings.options import Options
-from service.settings.serving import GRPC_PORT, PORT
+from service.settings.serving import GRPC_PORT, PORT, PROBE_PORT
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -104,7 +104,8 @@ def test_all_parts_select_the_same_pods(manifest: dict[str, Any]) -> None:
 def test_ports_are_those_of_the_service(manifest: dict[str, Any], pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"http": PORT, "grpc": GRPC_PORT}
+    assert ports == {"http": PORT, "grpc": GRPC_PORT, "probes": PROBE_PORT}
+    del ports["probes"]  # of the kubelet of the node alone, which no policy keeps out
     assert {x["targetPort"]: x["port"] for x in manifest["Service"]["spec"]["ports"]} == ports
     allowed = manifest["NetworkPolicy"]["spec"]["ingress"][0]["ports"]
     assert {port["port"] for port in allowed} == {*ports}
@@ -119,6 +120,7 @@ def test_probes_ask_for_what_there_is(pod: dict[str, Any]) -> None:
     (container,) = pod["containers"]
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
         assert container[probe]["httpGet"]["path"] in open_paths
+        assert container[probe]["httpGet"]["port"] == "probes"
     assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
 
 

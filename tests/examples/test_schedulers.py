@@ -24,8 +24,10 @@ echo "Submitted batch job 42"
 """
 BATCH = """#!/bin/bash
 #SBATCH --job-name=train
+#SBATCH -N 3
 #PLAN model=llama3-8b cluster=h100-x8 framework=megatron {more}
 #SBATCH --time=1:00:00
+#SBATCH --nodes=5
 srun torchrun train.py --tensor-model-parallel-size $PLAN_TP
 """
 

@@ -37,11 +37,11 @@ def test_it_is_solved_and_swept(copy: Path) -> None:
     pins = ("--pin", "tp=2,zero=1")
     solved = run_in(copy, "-m", "planner", "solve", "llama3-8b", "cluster.yaml", *pins)
     assert "8 x mi340x-128gb" in solved
-    parts = "pools.0.accelerator=mi300x-192gb,mi340x-128gb"
+    parts = "pools.0.accelerator=mi325x-256gb,mi340x-128gb"
     swept = ("sweep", "llama3-8b", "cluster.yaml", *pins, "--vary", parts, "-o", "rows.csv")
     run_in(copy, "-m", "planner", *swept, "--quiet", "--executor", "serial")
     rows = list(csv.DictReader(io.StringIO((copy / "rows.csv").read_text(encoding="utf-8"))))
-    assert [row["in.pools.0.accelerator"] for row in rows] == ["mi300x-192gb", "mi340x-128gb"]
+    assert [row["in.pools.0.accelerator"] for row in rows] == ["mi325x-256gb", "mi340x-128gb"]
     first, second = (float(row["best.step_time_s"]) for row in rows)
     assert second > 1.2 * first  # 960 of 1307 TFLOP/s
 

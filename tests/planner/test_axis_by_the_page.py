@@ -64,9 +64,10 @@ plan = on.plans[0]
 assert plan.to_json()["layout"]["manual_gc"] is True
 assert "manual_gc" not in off.plans[0].to_json()["layout"]
 assert Plan.from_json(plan.to_json()).layout == plan.layout
-heads = [line for line in text_of(on).splitlines() if line.split()[:1] == ["plan"]]
+heads = [line for line in text_of(on).splitlines() if line.split()[:1] == ["#"]]
 assert heads and "gc" in heads[0].split()
-assert "gc" not in [line for line in text_of(off).splitlines() if "  plan  " in line][0].split()
+plain_heads = [line for line in text_of(off).splitlines() if line.split()[:1] == ["#"]]
+assert plain_heads and "gc" not in plain_heads[0].split()
 assert "manual_gc" in plans_csv(on).splitlines()[0]
 Path("on.json").write_text(on.dumps())
 text = call("explain", {"result": on.to_json(), "plan": 1})["text"]

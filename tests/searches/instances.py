@@ -1,6 +1,6 @@
 """Small problems for the tests of the search: toy and real parts, many kinds of model."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +23,12 @@ def one_in(n: int, names: Iterable[str]) -> list[Any]:
     """Return parameters of which every n-th runs by default and the others are slow tests."""
     slow = pytest.mark.slow
     return [pytest.param(x, marks=[slow] if i % n else []) for i, x in enumerate(names)]
+
+
+def of_which(kept: Container[Any], names: Iterable[Any]) -> list[Any]:
+    """Return parameters of which the named run by default and the others are slow tests."""
+    slow = pytest.mark.slow
+    return [pytest.param(x, marks=[] if x in kept else [slow]) for x in names]
 
 
 def one_row_in(n: int, rows: Iterable[tuple[Any, ...]]) -> list[Any]:

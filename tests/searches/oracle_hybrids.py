@@ -137,11 +137,11 @@ def chunked(problem: Problem, tokens: float, work: Pair, moved: Pair, kernels: P
 def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | None:
     problem = own(problem, kind)
     shape, h = problem.shape, problem.shape.hidden
-    if kind.mixer in (*ATTENTION, "differential"):
+    if kind.mixer in (*ATTENTION, "differential", "factored"):
         q, kv = shape.heads * shape.head_dim / tp, physics.kv_width_per_rank(problem, tp)
         kv *= not shape.kv_shared
         core = physics.attention_s(problem, tokens, tp)
-        if kind.mixer not in ("attention", "differential"):
+        if kind.mixer not in ("attention", "differential", "factored"):
             core = over_keys(problem, core, run_keys(problem, kind.mixer))
         moved = 4.0 * (q + kv) if shape.positions == "rope" else 0.0
         plain = Mixer(
@@ -156,6 +156,8 @@ def mixer_of(problem: Problem, kind: Kind, tokens: float, tp: int) -> Mixer | No
             others=(q + 2 * kv) * tp * shape.bias,
             whole=norm(shape) + h * shape.bias,
         )
+        if kind.mixer == "factored":
+            return factored(shape, plain, (q, kv), tp)
         return differential(shape, plain, (q, kv), tp) if kind.mixer == "differential" else plain
     if kind.mixer in streams.MIXERS:
         return compressed(problem, kind.mixer, tokens, tp)
@@ -232,6 +234,22 @@ def differential(shape: ModelShape, one: Mixer, widths: Pair, tp: int) -> Mixer:
         kept=kept,
         kernels=one.kernels + 18 / 13,
         whole=one.whole + 4 * shape.head_dim,
+    )
+
+
+def factored(shape: ModelShape, one: Mixer, widths: Pair, tp: int) -> Mixer:
+    """Return attention whose queries are two products: all ranks hold the first and its norm."""
+    (q, kv), h = widths, shape.hidden
+    assert shape.factored is not None
+    r = shape.factored.q_rank
+    return replace(
+        one,
+        column=[(h, r + 2 * kv), (r, q)],
+        moved=(one.moved[0] + 5 * r, one.moved[1] + 5 * r),
+        kept=one.kept + 4 * r,
+        kernels=one.kernels + 2 / 13,
+        weights=one.weights + (r * q + r * h - q * h) * tp,
+        whole=one.whole + r,
     )
 
 

@@ -112,7 +112,7 @@ CONFLICTS = [
 
 @pytest.mark.parametrize(
     "conflict",
-    one_in(8, CONFLICTS),
+    one_in(16, CONFLICTS),
     # Sorted: workers that run the tests side by side must agree on the names.
     ids=lambda x: "/".join("+".join(sorted(y)) for y in x[1]),
 )
@@ -131,7 +131,7 @@ def test_rules_can_conflict_without_any_pin():
     assert all("PIN001" not in {x.code for x in core} for core in conflicts)
 
 
-@pytest.mark.parametrize("name", one_in(12, [*INSTANCES][1::4]))
+@pytest.mark.parametrize("name", one_in(24, [*INSTANCES][1::4]))
 def test_no_conflict_where_a_layout_is_legal(name):
     check(INSTANCES[name])
 
@@ -188,7 +188,7 @@ def test_the_same_conflict_every_time():
     assert find_conflicts(c) == find_conflicts(c)
 
 
-@pytest.mark.parametrize("name", one_in(12, [*INSTANCES][::4]))
+@pytest.mark.parametrize("name", one_in(24, [*INSTANCES][::4]))
 def test_any_fits_says_what_the_search_finds(name):
     c = INSTANCES[name]
     assert any_fits(c) == (search(c).n_fit > 0)

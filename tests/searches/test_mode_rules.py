@@ -235,6 +235,12 @@ CASES: dict[str, list[tuple[Context, dict[str, int], dict[str, int]]]] = {
     ],
 }
 ROWS = [(code, *row) for code, rows in CASES.items() for row in rows]
+FIRST_ROWS = [
+    pytest.param(code, *row, marks=[pytest.mark.slow] * (i > 0))
+    for code, rows in CASES.items()
+    for i, row in enumerate(rows)
+]
+"""The same for searches: the first of each code by default."""
 
 
 def pinned(c: Context, only: dict[str, int]) -> Context:
@@ -247,7 +253,7 @@ def test_every_rule_on_modes_has_examples():
     assert set(CASES) == {code for code in RULES if code[:3] in ("DSP", "EPO", "CGR", "OFM")}
 
 
-@pytest.mark.parametrize(("code", "c", "broken", "twin"), ROWS)
+@pytest.mark.parametrize(("code", "c", "broken", "twin"), FIRST_ROWS)
 def test_a_search_reports_the_code_and_has_plans_of_the_twin(code, c, broken, twin):
     none = search(pinned(c, broken))
     assert none.n_shapes > 0

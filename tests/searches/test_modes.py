@@ -22,6 +22,7 @@ from tests.searches.instances import (
     GQA,
     ONE_TIER,
     context,
+    of_which,
     on_stack,
     one_in,
     pins,
@@ -139,7 +140,9 @@ INSTANCES: dict[str, Context] = {
 INSTANCES = {name: with_options(c, bound=False, n_finalists=8) for name, c in INSTANCES.items()}
 
 
-@pytest.mark.parametrize("name", one_in(4, INSTANCES))
+@pytest.mark.parametrize(
+    "name", of_which(("graphs-of-a-dense-model", "every-mode-of-experts"), INSTANCES)
+)
 def test_search_equals_the_oracle(name):
     check_against_oracle(INSTANCES[name])
 
@@ -214,7 +217,7 @@ def drawn(c: Context, n: int, seed: int) -> list[Layout]:
     return list(found)
 
 
-@pytest.mark.parametrize("name", one_in(3, MODELS))
+@pytest.mark.parametrize("name", of_which(("eager-dense", "moe"), MODELS))
 def test_random_plans_have_the_numbers_of_the_oracle(name):
     """In one table and alone: closed form, exact step, terms, memory of every rank."""
     c = MODELS[name]
@@ -269,7 +272,7 @@ def test_one_plan_breaks_what_the_oracle_says():
 # Properties ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", one_in(3, INSTANCES))
+@pytest.mark.parametrize("name", one_in(6, INSTANCES))
 def test_more_memory_never_gives_fewer_plans_nor_a_slower_best(name):
     c = INSTANCES[name]
     usable = c.problem.pool.accelerator.memory_bytes
@@ -281,7 +284,7 @@ def test_more_memory_never_gives_fewer_plans_nor_a_slower_best(name):
     assert outcomes[0].n_fit < outcomes[-1].n_fit
 
 
-@pytest.mark.parametrize("name", one_in(3, INSTANCES))
+@pytest.mark.parametrize("name", one_in(6, INSTANCES))
 def test_every_axis_pinned_to_the_value_of_the_best_gives_the_same_best(name):
     c = with_options(INSTANCES[name], bound=True, n_finalists=4)
     best = search(c).finalists[0]

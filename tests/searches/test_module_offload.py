@@ -18,6 +18,7 @@ from tests.searches.instances import (
     GQA,
     TOY_HOST,
     context,
+    of_which,
     on_stack,
     one_in,
     pins,
@@ -106,12 +107,12 @@ INSTANCES = {
 }
 
 
-@pytest.mark.parametrize("name", one_in(2, INSTANCES))
+@pytest.mark.parametrize("name", of_which(("dense",), INSTANCES))
 def test_search_equals_the_oracle(name):
     check_against_oracle(INSTANCES[name])
 
 
-@pytest.mark.parametrize("name", ["dense", "experts"])
+@pytest.mark.parametrize("name", one_in(2, ["dense", "experts"]))
 def test_bounds_leave_out_no_better_plan(name):
     # Graphs that save nothing are left out whatever they are bounded by.
     only = {**INSTANCES[name].options.only, "cuda_graph": frozenset({0})}
@@ -175,7 +176,7 @@ def drawn(c: Context, n: int, seed: int) -> list[Layout]:
     return list(found)
 
 
-@pytest.mark.parametrize("name", one_in(4, MODELS))
+@pytest.mark.parametrize("name", of_which(("dense",), MODELS))
 def test_random_plans_have_the_numbers_of_the_oracle(name):
     """In one table and alone: closed form, exact step, terms, memory of every rank, the host's."""
     c = model(name)

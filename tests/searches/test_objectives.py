@@ -53,7 +53,7 @@ def beaten(point, points) -> bool:
     return any(q != point and q[0] <= point[0] and q[1] <= point[1] for q in points)
 
 
-@pytest.mark.parametrize("name", one_in(2, NAMES))
+@pytest.mark.parametrize("name", one_in(4, NAMES))
 def test_the_front_is_that_of_brute_force(name):
     context = INSTANCES[name]
     points = all_points(context)
@@ -94,7 +94,7 @@ def plans_near_the_front(context, factor=1.1):
     return near
 
 
-@pytest.mark.parametrize("name", one_in(2, NAMES))
+@pytest.mark.parametrize("name", one_in(4, NAMES))
 def test_the_exact_front_is_among_the_plans_kept_for_it(name):
     context = INSTANCES[name]
     near = plans_near_the_front(context)

@@ -51,7 +51,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", one_in(2, CASES))
+@pytest.mark.parametrize("case", one_in(4, CASES))
 def test_an_uneven_plan_is_legal_fits_and_beats_the_named_splits_of_its_shape(case):
     model, cluster, fields, pins = CASES[case]
     context = context_of(model, cluster, fields, only=pins)

@@ -10,6 +10,7 @@ from costmodels.shapes import (
     DeltaNetShape,
     DiffusionShape,
     EncoderShape,
+    FactoredShape,
     LayerVariant,
     Mamba2Shape,
     ModelShape,
@@ -155,6 +156,12 @@ DIFFERENTIAL = replace(
     mamba2=None,
     delta_net=None,
     layer_runs=(layer_run("differential+dense", 10), layer_run("dense", 2)),
+)
+
+FACTORED = replace(
+    DIFFERENTIAL,
+    factored=FactoredShape(q_rank=384),
+    layer_runs=(layer_run("factored+dense", 10), layer_run("dense", 2)),
 )
 
 
@@ -378,6 +385,9 @@ FAST: dict[str, Context] = {
         batch=4,
         stack="megatron-core",
         options=any_framework(vpp=1, mbs=1),
+    ),
+    "factored-4": context(
+        FACTORED, toy_pool(4), batch=4, stack="megatron-core", options=any_framework(vpp=1, mbs=1)
     ),
     "diffusion-4": context(
         DIFFUSION,

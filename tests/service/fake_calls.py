@@ -36,6 +36,7 @@ CALLS = {
     "solve": Call("solve", "solve"),
     "sweep": Call("sweep", "solve", "large", rows=True),
     "catalogue": Call("catalogue", "read"),
+    "page-plans": Call("page-plans", "solve"),
 }
 
 

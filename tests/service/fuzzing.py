@@ -518,6 +518,29 @@ class Requests:
             },
             "diff": lambda: {"a": evaluated, "b": {"evaluate": {**job, "pins": {"tp": 1}}}},
             "scale": lambda: {**job, "points": 2, "to": 8, "pins": few, "time_limit_s": SEARCH_S},
+            "allocate": lambda: {
+                "free": {"h100": 8, "a100": rng.choice((0, 4))},
+                "jobs": [
+                    {
+                        "name": name,
+                        "weight": rng.choice((0.5, 2.0)),
+                        "tokens": 1e9,
+                        "deadline_s": rng.choice((0.0, 1e5)),
+                        "curve": [
+                            {"pool": "h100", "nodes": n, "tokens_per_s": 9e3 * n**0.9}
+                            for n in (1, 2, 4)
+                        ],
+                    }
+                    for name in ("one", "two", "three")
+                ],
+                "objective": rng.choice(("throughput", "fairness")),
+            },
+            "batch-solve": lambda: {
+                "jobs": {"a": "llama3-8b"},
+                "clusters": {"b": "h100-x8"},
+                "counts": [8],
+                "time_limit_s": SEARCH_S,
+            },
             "sweep": lambda: {
                 "spec": {
                     **job,
@@ -1082,7 +1105,7 @@ async def _engine(
     engine = Engine(store, serving.SETTINGS, serving.OPTIONS)
 
     def pids() -> tuple[int, ...]:
-        return (*engine._pool.process_ids(), *engine._job_pool.process_ids())
+        return tuple(id for pool in engine._pools for id in pool.process_ids())
 
     await engine.start()
     try:

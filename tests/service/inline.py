@@ -72,7 +72,7 @@ async def inline_engine(
     store = Store(database or f"sqlite:///{folder}/service.sqlite")
     engine = Engine(store, settings, OPTIONS, "tests.service.fake_calls")
     pool: Any = InlinePool(calls, settings)
-    engine._pool = engine._job_pool = pool
+    engine._pool = engine._job_pool = engine._page_pool = pool
     engine._calls = CALLS  # names and roles as they are; the stand-in answers all of them
     await engine.start()
     try:

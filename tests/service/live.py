@@ -12,8 +12,9 @@ from service.access.auth import Auth
 from service.engine import Engine
 from service.handlers import calls
 from service.handlers.limits import DEFAULTS, RequestLimits
+from service.http.bound_socket import listening
 from service.jobs.store import Store
-from service.process.serve import http_server, listening
+from service.process.serve import http_server
 from service.rest.application import Rest
 from service.settings.options import Options
 from service.settings.serving import PublicAddress, Serving
@@ -70,7 +71,7 @@ def live_service(
         store = Store(f"sqlite:///{folder}/service.sqlite")
         engine = Engine(store, settings, Options(workers=1, job_workers=1, poll_s=0.05))
         pool: Any = InProcess(settings)
-        engine._pool = engine._job_pool = pool
+        engine._pool = engine._job_pool = engine._page_pool = pool
         serving = Serving(port=0, **tls)
         listener = listening(serving)
         server = http_server(Rest(engine, auth, settings, PublicAddress(tls=bool(tls))), serving)

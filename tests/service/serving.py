@@ -16,8 +16,9 @@ from service.access.auth import Auth
 from service.engine import Engine
 from service.handlers.limits import DEFAULTS, RequestLimits
 from service.handlers.problems import Refusal, refused
+from service.http.bound_socket import listening
 from service.jobs.store import Store
-from service.process.serve import http_server, listening
+from service.process.serve import http_server
 from service.rest.application import Rest
 from service.settings.options import Options
 from service.settings.serving import Serving
@@ -92,6 +93,7 @@ async def calls_engine(
     engine = Engine(store, SETTINGS, replace(OPTIONS, job_hard_s=2.0))
     pool, job_pool = CallsPool(SETTINGS, note), CallsPool(SETTINGS, note)
     engine._pool, engine._job_pool = pool, job_pool  # type: ignore[assignment]  # as far as asked
+    engine._page_pool = job_pool  # type: ignore[assignment]  # the same
     await engine.start()
     try:
         yield engine

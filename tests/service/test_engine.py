@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -65,6 +66,20 @@ class Runs:
         self.runner.run(self._context.__aexit__(None, None, None))
         self.runner.close()
         self.store.close()
+
+
+def test_jobs_stand_back_behind_requests_and_pages(engine):
+    """A question on the page takes as long beside sweeps as without: theirs is what is left."""
+
+    async def niceness(engine: Engine) -> dict[str, set[int]]:
+        pools = {"requests": engine._pool, "jobs": engine._job_pool, "pages": engine._page_pool}
+        return {
+            name: {os.getpriority(os.PRIO_PROCESS, each) for each in pool.process_ids()}
+            for name, pool in pools.items()
+        }
+
+    found, ours = engine(niceness), os.getpriority(os.PRIO_PROCESS, 0)
+    assert found == {"requests": {ours}, "jobs": {19}, "pages": {ours}}
 
 
 @pytest.fixture(scope="module")
@@ -361,6 +376,25 @@ def n_stored(engine: Engine, job: JobView) -> int:
     """Return how many points of a job are in the store."""
     count = select(func.sum(job_rows.c.n_rows)).where(job_rows.c.job_id == job.job_id)
     return engine.jobs.store.read(lambda connection: connection.execute(count).scalar()) or 0
+
+
+def test_a_question_of_a_page_passes_sweeps_on_all_workers(engine, tmp_path):
+    log, go = tmp_path / "sweeps", tmp_path / "go"
+
+    async def work(it: Engine) -> tuple[JobView, int, list[JobView]]:
+        request = {"points": 1, "log": str(log), "go": str(go)}
+        sweeps = [await it.submit("sweep", {**request, "n": n}, ANN) for n in range(3)]
+        await until(lambda: n_lines(log))  # the only worker for jobs is busy now
+        page = await ended(it, await it.submit("page-plans", {"n": 5}, ANN))
+        begun = n_lines(log)
+        go.touch()
+        return page, begun, [await ended(it, each) for each in sweeps]
+
+    page, begun, sweeps = engine(work)
+    assert page.state is State.SUCCEEDED
+    assert begun == 1
+    assert [each.state for each in sweeps] == [State.SUCCEEDED] * 3
+    assert n_lines(log) == 3
 
 
 def test_a_sweep_whose_worker_dies_at_every_point_goes_on_and_computes_each_once(engine, tmp_path):

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from planner.cli import app as cli
-from planner.cli.command_arguments import JOB_FIELDS
+from planner.cli.progress import TerminalProgress
 from planner.client import Client, ServiceError
+from planner.option_names import JOB_FIELDS
 from planner.solver.answer.result import Result
 from service.access.auth import Auth, read_tokens
 from service.handlers.calls import CALLS
@@ -60,6 +61,18 @@ def files(tmp_path: Path) -> Path:
     (folder / "run.yaml").write_text(run)
     (folder / "sweep.yaml").write_text(
         "model: job.yaml\ncluster: node.yaml\nvary: {training.global_batch: [64, 128]}\n"
+    )
+    (folder / "jobs.yaml").write_text(
+        "free: {h100: 4}\n"
+        "jobs:\n"
+        "- {name: a, curve: [{pool: h100, nodes: 4, tokens_per_s: 900}]}\n"
+        "- name: b\n"
+        "  tokens: 1.0e+6\n"
+        "  deadline_s: 3600\n"
+        "  curve: [{pool: h100, nodes: 2, tokens_per_s: 500}]\n"
+    )
+    (folder / "batch.yaml").write_text(
+        "jobs: {mine: mine/job.yaml}\nclusters: {h100: h100-x8}\ncounts: [8, 7]\n"
     )
     (folder / "fast.yaml").write_text(run.replace("40.5", "0.5"))  # beyond the devices' peak
     (folder / "astray.yaml").write_text(run.replace("job.yaml", "jib.yaml"))
@@ -123,6 +136,11 @@ def both(url: str, *words: str) -> None:
         ("evaluate", *SMALL, "--pin", "tp=2"),
         ("evaluate", *SMALL, "--pin", "tp=1,zero=0,mbs=8", "--format", "json"),
         more("scale", *SMALL, "--points", "2"),
+        ("allocate", "mine/jobs.yaml"),
+        ("allocate", "mine/jobs.yaml", "--objective", "deadline", "--format", "json"),
+        ("allocate", "mine/node.yaml"),
+        ("batch-solve", "mine/batch.yaml"),
+        more("batch-solve", "mine/batch.yaml", "--framework", "megatron", "--format", "json"),
         ("evaluate", *SMALL, "--pin", "tp=2", "--reference", "mine/run.yaml"),
         ("evaluate", *SMALL, "--pin", "tp=2", "--reference", "mine/fast.yaml"),
         ("evaluate", *SMALL, "--pin", "tp=2", "--reference", "mine/astray.yaml"),
@@ -306,7 +324,7 @@ def test_rows_of_a_sweep_lie_here_as_they_come(url: str, files: Path, monkeypatc
 def test_sizes_are_counted_on_a_terminal_as_they_are_here(url: str, monkeypatch: Any) -> None:
     words = ("scale", *SMALL, "--points", "2", "--pin", "tp=1", "--only", "mbs=1,recompute=none")
     told: list[tuple[int, int]] = []
-    monkeypatch.setattr("planner.cli.commands.scale.show_sizes", lambda *n: told.append(n))
+    monkeypatch.setattr(TerminalProgress, "__call__", lambda _, *n: told.append(n))
     for asked in ((), ("--server", url)):
         told.clear()
         assert run_here(*asked, *words).returncode == 0
@@ -421,7 +439,8 @@ def test_what_changes_the_answer_can_be_asked_of_a_service_too() -> None:
         "memory_margin",
         "files",
     }
-    here = {"form", "out", "html", "cache", "executor", "ray_address", "quiet", "dry_run", "emit"}
+    here = {"form", "columns", "verbose", "out", "html", "cache", "executor", "ray_address"}
+    here |= {"quiet", "dry_run", "emit"}
     root = get_command(cli.app)
     for name, call in CALLS.items():
         if name in ("catalogue", "rules"):

@@ -28,10 +28,10 @@ from transformers.models.auto import modeling_auto
 from check_keys import KNOWN
 from costmodels.parameters import total_params
 from planner.errors import SpecError
-from planner.specs.importers.huggingface.families.encoder_decoders import TYPES as SEQ2SEQ
-from planner.specs.importers.huggingface.families.encoders import DECODER
+from planner.specs.importers.huggingface.families.encoders.encoder_decoders import TYPES as SEQ2SEQ
+from planner.specs.importers.huggingface.families.encoders.encoder_only import DECODER
 from planner.specs.importers.huggingface.families.refused import REFUSED
-from planner.specs.importers.huggingface.families.t5gemma import TYPE as T5GEMMA
+from planner.specs.importers.huggingface.families.encoders.t5gemma import TYPE as T5GEMMA
 from planner.specs.importers.huggingface.model_types import ALIASES, TYPES
 from planner.specs.loader import model_from_dict
 

@@ -158,15 +158,15 @@ def environment(python: str, cache: Path, releases: dict[str, str] | None = None
     return inside
 
 
-def tuner_environment(python: str, cache: Path) -> str:
-    """Return the interpreter of the tools that fine-tune: their wheels over the environment.
+def tuner_environment(python: str, cache: Path, pins: str = "tuners") -> str:
+    """Return the interpreter of tools that fine-tune: their wheels over the environment.
 
-    They are installed without what they depend on (`tuners.txt`).
+    They are installed without what they depend on; `pins` names their file, `tuners` or `swift`.
     """
     below = environment(python, cache)
-    named = (CHECKERS / "tuners.txt").read_text()
+    named = (CHECKERS / f"{pins}.txt").read_text()
     stamp = hashlib.sha256(named.encode() + below.encode()).hexdigest()[:12]
-    place = cache / f"tuners-{stamp}"
+    place = cache / f"{pins}-{stamp}"
     inside = str(place / "bin" / "python")
     if (place / "ready").exists():
         return inside
@@ -176,7 +176,7 @@ def tuner_environment(python: str, cache: Path) -> str:
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
     packages = {one: Path(must([one, "-c", ask]).strip()) for one in (below, inside)}
     (packages[inside] / "below.pth").write_text(f"{packages[below]}\n")
-    must([*pip_install(inside), "--no-deps", "-r", str(CHECKERS / "tuners.txt")])
+    must([*pip_install(inside), "--no-deps", "-r", str(CHECKERS / f"{pins}.txt")])
     (place / "ready").write_text("")
     return inside
 

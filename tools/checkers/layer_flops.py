@@ -99,6 +99,22 @@ KIMI: Config = {
         "short_conv_kernel_size": 4,
     }
 }
+BLOCKS: Config = {
+    "layer_types": ["minimax_m3_sparse"] * 2,
+    "mlp_layer_types": ["dense"] * 2,
+    "dense_intermediate_size": 1024,
+    "index_n_heads": 2,
+    "index_head_dim": 64,
+    "index_block_size": 64,
+    "index_topk_blocks": 4,
+}
+LING: Config = {
+    "layer_types": ["linear_attention"] * 2,
+    "mlp_layer_types": ["dense"] * 2,
+    "head_dim": 64,
+    "short_conv_kernel_size": 4,
+    "num_mtp_layers": 0,
+}
 INDEXER: Config = {"index_n_heads": 4, "index_head_dim": 64, "index_topk": 256}
 DELTA: Config = {
     "linear_num_key_heads": 4,
@@ -203,6 +219,14 @@ def _chosen(config: Any) -> dict[str, float]:
     return {"": float(keys) / SEQ_LEN, ".indexer": CAUSAL}
 
 
+def _chosen_blocks(config: Any) -> dict[str, float]:
+    """Return the pairs of an indexer over blocks, and of attention over those that it chooses."""
+    ends, block = torch.arange(1, SEQ_LEN + 1), config.index_block_size
+    before = (ends - 1) // block  # whole blocks, of which one less than is chosen is seen
+    seen = before.clamp(max=config.index_topk_blocks - 1) * block + (ends - 1) % block + 1
+    return {"": float(seen.float().mean()) / SEQ_LEN, ".indexer": CAUSAL}
+
+
 def _entries(kind: str) -> Callable[[Any], dict[str, float]]:
     """Return the pairs of a window and compressed entries, and of the indexer's scores."""
 
@@ -249,6 +273,16 @@ def _kimi_rule(config: Any, counters: Counters) -> float:
     return counters["gdn_layer_flops"](1, 0, width, width, heads, heads, taps)
 
 
+def _ling_rule(config: Any, counters: Counters) -> float:
+    """Return the same of Ling 3.0: heads as wide as those of its file (`linear_head_dim`)."""
+    width, heads, taps = (
+        config.linear_head_dim,
+        config.linear_num_heads,
+        config.linear_conv_kernel_dim,
+    )
+    return counters["gdn_layer_flops"](1, 0, width, width, heads, heads, taps)
+
+
 def _state(config: Any, counters: Counters) -> float:
     """Return the products of linear attention with its state: those that no chunk adds to.
 
@@ -279,6 +313,9 @@ CASES = (
     Case("differential+dense", {"model_type": "diffllama"}),
     Case("chunk+dense", {"model_type": "llama4_text", **CHUNKS}, pairs=_chunk),
     Case("sparse+dense", {**LATENT, **INDEXER, "model_type": "deepseek_v32"}, pairs=_chosen),
+    Case(
+        "sparse+dense", {**BLOCKS, "model_type": "minimax_m3_vl_text"}, pairs=_chosen_blocks
+    ),
     Case("dense", {**LATENT, "model_type": "deepseek_v3"}),
     Case("moe", {**EXPERTS, "model_type": "qwen3_moe"}),
     Case("mamba2+none", {**MAMBA, "model_type": "nemotron_h"}, _mamba_scan),
@@ -289,6 +326,7 @@ CASES = (
     ),
     Case("gdn+moe", {**DENSE_NEXT, "model_type": "qwen3_next"}, _rule),
     Case("kda+dense", {**LATENT, **KIMI, "model_type": "kimi_linear"}, _kimi_rule),
+    Case("kda+dense", {**LATENT, **LING, "model_type": "bailing_hybrid"}, _ling_rule),
     Case("bidirectional+dense", {**ENCODER, "global_attn_every_n_layers": 1}, pairs=_all_pairs),
     Case(
         "bidirectional-window+dense",

@@ -39,6 +39,14 @@ CASES: tuple[tuple[str, Config, Config], ...] = (
     ("dense", {"model_type": "llama"}, {}),
     ("dense", {"model_type": "qwen3"}, {"operators": {"qk_norm": "head"}}),
     ("differential+dense", {"model_type": "diffllama"}, {}),
+    (
+        "factored+dense",
+        {"model_type": "llama"},
+        {
+            "factored": {"q_rank": 192},
+            "layer_kinds": [{"kind": "factored+dense", "count": 2}],
+        },
+    ),
     ("dense", {**MODERN, "model_type": "modernbert-decoder"}, {}),
     ("bidirectional+dense", {**MODERN, "model_type": "modernbert"}, {}),
     ("bidirectional+dense", {"model_type": "eurobert", "pad_token_id": 0, **_ALL_HEADS}, {}),
@@ -59,6 +67,15 @@ class NormKernel(torch.autograd.Function):
         return x.clone()
 
 
+def factor_queries(model: Any, rank: int) -> None:
+    """Put two products with a norm between in place of a decoder's queries, as Step-3 has them."""
+    for layer in model.model.layers:
+        plain, norm = layer.self_attn.q_proj, type(model.model.norm)
+        first = torch.nn.Linear(plain.in_features, rank, bias=False)
+        second = torch.nn.Linear(rank, plain.out_features, bias=False)
+        layer.self_attn.q_proj = torch.nn.Sequential(first, norm(rank), second)
+
+
 def put_kernels_in_place(model: Any) -> None:
     """Let PyTorch's RMSNorm keep what its kernel on a GPU keeps."""
     for module in model.modules():
@@ -66,11 +83,16 @@ def put_kernels_in_place(model: Any) -> None:
             module.forward = NormKernel.apply
 
 
-def theirs_kept(data: Config) -> int:
-    """Return what the last layer keeps of one forward over `TOKENS`, bytes."""
+def theirs_kept(data: Config, q_rank: int = 0) -> int:
+    """Return what the last layer keeps of one forward over `TOKENS`, bytes.
+
+    `q_rank`: width between two products of queries, 0: there is one.
+    """
     config = CONFIG_MAPPING[data["model_type"]].from_dict({**data, "use_cache": False})
     kind = AutoModelForMaskedLM if data["model_type"] in MASKED else AutoModelForCausalLM
     model = kind.from_config(config, attn_implementation="sdpa")
+    if q_rank:
+        factor_queries(model, q_rank)
     model = model.to(torch.bfloat16).train()
     put_kernels_in_place(model)
     kept = Kept()
@@ -103,6 +125,7 @@ def figures() -> Iterator[Figure]:
     """Yield kept bytes of a token of every case."""
     for kind, more, changes in CASES:
         data = {**COMMON, "attention_dropout": 0.0, **more}
-        ours, theirs = ours_kept(kind, data, changes), theirs_kept(data)
+        q_rank = changes.get("factored", {}).get("q_rank", 0)
+        ours, theirs = ours_kept(kind, data, changes), theirs_kept(data, q_rank)
         name = f"{kind} ({more['model_type']})"
         yield Figure(name, "kept bytes", ours / TOKENS, theirs / TOKENS, KEPT_FRAC)

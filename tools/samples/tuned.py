@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from costmodels.plans import Layout
+from costmodels.shapes import TrainingJob
 from costmodels.tuning.model import model_adapter_params
 from costmodels.tuning.records import BASES
 from costmodels.tuning.targets import FUSED, known_targets
@@ -51,7 +52,12 @@ MODELS: dict[str, Document] = {
 }
 """Small models of the classes that the tools load most."""
 LENGTHS = {"mean": 300, "p95": 900}
-MOST_TRIES = 60
+WIDER = {"layers": 4, "hidden": 256, "heads": 8, "kv_heads": 4, "ffn": 512, "vocab": 1024}
+MODELS_OF: dict[str, dict[str, Document]] = {
+    "torchtune": {"llama": {**WIDER, "gated": True, "tied": False}}
+}
+"""Small models of tools that have not the layers of all; wide enough for torchao's NF4."""
+MOST_TRIES = 600
 """Jobs drawn for one that the tool can say, before the sampler gives up."""
 
 
@@ -73,13 +79,16 @@ def drawn_training(random: Random, model: Document) -> Document:
         "global_batch": 1,
         "precision": random.choice(("bf16", "bf16", "bf16", "fp16", "fp32")),
         "optimizer": random.choice(("adam", "adam", "adam-8bit")),
-        "task": random.choice(("sft", "lora", "lora", "qlora")),
+        "task": random.choice(("sft", "lora", "lora", "qlora", "dpo")),
         "tokens": random.choice((None, 10_000_000)),
     }
     packing = random.choice((None, "masked", "unmasked", "none"))
+    if training["task"] == "dpo" or (training["task"] != "sft" and random.random() < 0.4):
+        training["reference"] = random.choice(("memory", "precomputed"))
+        packing = random.choice((None, "none"))  # pairs are not packed
     if packing:
         training["data"] = {"packing": packing, "lengths": LENGTHS}
-    if training["task"] != "sft":
+    if training["task"] in ("lora", "qlora"):
         training["lora"] = drawn_lora(random, model, training["task"])
     return {key: value for key, value in training.items() if value is not None}
 
@@ -128,10 +137,11 @@ def drawn_layout(random: Random, model: ModelInput, n_devices: int, n_micro: int
 
 def drawn_sample(random: Random, tool: str, turn: int) -> TunedSample | None:
     """Return a job that a tool can say on one of the engines; None where it cannot."""
-    kind = random.choice(sorted(MODELS))
+    models = MODELS_OF.get(tool, MODELS)
+    kind = random.choice(sorted(models))
     n_devices = random.choice((1, 2, 4, 8, 16))
-    training = drawn_training(random, MODELS[kind])
-    document = {"model": {"name": kind, **MODELS[kind]}, "training": training}
+    training = drawn_training(random, models[kind])
+    document = {"model": {"name": kind, **models[kind]}, "training": training}
     layout = drawn_layout(random, model_from_dict(document), n_devices, random.choice((1, 2, 8)))
     training["global_batch"] = layout.gbs
     model = model_from_dict(document)
@@ -144,7 +154,7 @@ def drawn_sample(random: Random, tool: str, turn: int) -> TunedSample | None:
         pool,
         (f"sample {name}",),
         model.details,
-        engine=random.choice(ENGINES),
+        engine="fsdp2" if TUNERS[tool].has_own_loop else random.choice(ENGINES),
     )
     files = emit_plan(tool, request)
     if refusal_file(tool) in files:
@@ -169,7 +179,7 @@ def misread(sample: TunedSample, file: str) -> list[str]:
     It is given the sizes of the model and a job that says neither task nor adapters.
     """
     layout, job = sample.layout, sample.model.job
-    told = {**sample.model.document["training"], "task": "pretrain", "lora": {}}
+    told = {**sample.model.document["training"], "task": "pretrain", "lora": {}, "reference": None}
     own = model_from_dict({**sample.model.document, "training": told})
     with tempfile.TemporaryDirectory() as folder:
         for name, text in sample.files.items():
@@ -191,6 +201,7 @@ def misread(sample: TunedSample, file: str) -> list[str]:
         pairs = [pair for pair in pairs if pair[0] not in ("zero", "dp_shard")]
     pairs += [("optimizer_offload", run.layout["optimizer_offload"], layout.optimizer_offload)]
     names = ("tuning", "seq_len", "global_batch", "base_precision", "optimizer", "data")
+    names += ("has_reference", "has_precomputed_reference")
     pairs += [(name, getattr(read.job, name), getattr(job, name)) for name in names]
     return [f"{file}: {name} is {got}, planned {want}" for name, got, want in pairs if got != want]
 
@@ -215,9 +226,16 @@ def wants(sample: TunedSample) -> Document:
         "seq_len": job.seq_len,
         "packing": data.packing if data and data.packing != "none" else "none",
         "recomputes": layout.recompute == "full",
+        "reference": reference_of(job),
         "half": job.precision if job.precision in ("bf16", "fp16") else "",
         **adapters,
     }
+
+
+def reference_of(job: TrainingJob) -> str:
+    """Return where the reference of a job is; empty where it compares no answers."""
+    before = "precomputed" if job.has_precomputed_reference else ""
+    return "memory" if job.has_reference else before
 
 
 def line_of(sample: TunedSample) -> Document:

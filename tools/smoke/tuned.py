@@ -41,7 +41,9 @@ class TunedCase:
     @property
     def case(self) -> Case:
         """As `planner solve` takes it."""
-        model = {"model": {"name": self.name, **DENSE}, "training": {**TRAINING, **self.training}}
+        fields = {**TRAINING, **self.training}
+        training = {key: value for key, value in fields.items() if value is not None}
+        model = {"model": {"name": self.name, **DENSE}, "training": training}
         pins = {"devices": 2, "mbs": 1, "recompute": "none", **self.pins}
         return Case(self.name, "fsdp2", model, pins, self.name)
 
@@ -50,6 +52,10 @@ CASES = (
     TunedCase("lora-zero3", {"zero": 3, "recompute": "full"}, {"lora": {"rank": 8}}),
     TunedCase("lora-replicas", {"zero": 0, "recompute": "full"}, {"lora": {"targets": "q"}}),
     TunedCase("full-zero2", {"zero": 2}, {"task": "sft"}),
+    TunedCase("dpo-zero3", {"zero": 3, "mbs": 2}, {"task": "dpo", "data": None}),
+    TunedCase(
+        "dpo-lora-precomputed", {"zero": 0, "mbs": 2}, {"reference": "precomputed", "data": None}
+    ),
 )
 
 
@@ -60,9 +66,11 @@ def wanted(case: TunedCase) -> dict[str, Any]:
     trained = round(model_adapter_params(model.shape, tuning, 1.0)) if tuning else total
     n_shards = n_devices(case.case) if case.pins["zero"] else 1
     tokens = model.job.seq_len * model.job.global_batch
+    beside = total if model.job.has_reference and not tuning else 0
     return {
         "trained": [trained // n_shards, trained],
         "frozen": [total // n_shards, total] if tuning else [0, 0],
+        "reference": [beside // n_shards, beside],
         "tokens": [tokens, 2 * tokens],
         "world_size": n_devices(case.case),
     }
@@ -87,7 +95,9 @@ def run_tuned(case: TunedCase, python: str, folder: Path) -> list[str]:
         "PYTHONWARNINGS": "ignore",
         "MASTER_PORT": "0",
     }
+    compares = model_from_dict(case.case.model).job.compares_answers
     words = [str(HERE / "tuned_data.py"), str(place / "model_config.json"), str(folder)]
+    words += ["pairs"] * compares
     subprocess.run([python, *words], check=True, capture_output=True, timeout=LIMIT_S)
     words = ["--use_cpu", "true", "--max_steps", "2", "--report_to", "none"]
     words += ["--model_name_or_path", f"{folder}/model", "--dataset_name", f"{folder}/data"]
@@ -102,7 +112,8 @@ def run_tuned(case: TunedCase, python: str, folder: Path) -> list[str]:
     said = next((x for x in done.stdout.splitlines() if x.startswith(LINE)), None)
     if done.returncode or said is None:
         return [f"exit {done.returncode}: {(done.stdout + done.stderr)[-1500:]}"]
-    return differences(wanted(case), json.loads(said.removeprefix(LINE)))
+    first = math.log(2 if compares else DENSE["vocab"])
+    return differences(wanted(case), json.loads(said.removeprefix(LINE)), first)
 
 
 def launcher_folder(python: str, folder: Path) -> Path:
@@ -116,10 +127,10 @@ def launcher_folder(python: str, folder: Path) -> Path:
     return place
 
 
-def differences(want: Mapping[str, Any], got: Mapping[str, Any]) -> list[str]:
-    """Return where a job is not the plan's; losses start at ln(vocab)."""
+def differences(want: Mapping[str, Any], got: Mapping[str, Any], first: float) -> list[str]:
+    """Return where a job is not the plan's; losses start near `first`."""
     lines = [f"{key}: {got[key]}, the plan says {x}" for key, x in want.items() if got[key] != x]
-    losses, first = [float(x) for x in got["losses"]], math.log(DENSE["vocab"])
+    losses = [float(x) for x in got["losses"]]
     good = len(losses) == 2 and all(map(math.isfinite, losses))
     if not good or abs(losses[0] - first) > LOSS_TOLERANCE:
         lines.append(f"losses {losses}: two are due, the first near {first:.2f}")

@@ -1,8 +1,9 @@
 """Makes a tiny model of a config.json with a tokenizer of bytes, and texts to train it on.
 
-    python tuned_data.py CONFIG.json FOLDER
+    python tuned_data.py CONFIG.json FOLDER [pairs]
 
-Runs in the environment of the tools; the model goes to FOLDER/model, the texts to FOLDER/data.
+Runs in the environment of the tools; the model goes to FOLDER/model, the texts to FOLDER/data;
+with `pairs` each is a prompt with two answers.
 """
 
 import json
@@ -15,7 +16,15 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 N_TEXTS = 200
 
 
-def main(config: str, folder: str) -> None:
+def text_line(i: int, kind: str) -> str:
+    """Return a line of the data: a text, or a prompt with the answers `chosen` and `rejected`."""
+    if kind != "pairs":
+        return json.dumps({"text": f"sample {i} " * 40}) + "\n"
+    answers = {name: f"{name} {i} " * 40 for name in ("chosen", "rejected")}
+    return json.dumps({"prompt": f"sample {i} ", **answers}) + "\n"
+
+
+def main(config: str, folder: str, samples: str = "texts") -> None:
     """Write the model and the texts."""
     fields = json.loads(Path(config).read_text())
     kind = fields.pop("model_type")
@@ -32,7 +41,7 @@ def main(config: str, folder: str) -> None:
     fast.save_pretrained(f"{folder}/model")
     data = Path(folder, "data")
     data.mkdir()
-    texts = [json.dumps({"text": f"sample {i} " * 40}) + "\n" for i in range(N_TEXTS)]
+    texts = [text_line(i, samples) for i in range(N_TEXTS)]
     (data / "train.jsonl").write_text("".join(texts))
 
 

@@ -192,52 +192,67 @@ GDN = Mixer(
 )
 
 
+def _gate_weights(shape: ModelShape) -> tuple[int, int]:
+    """Return the weights behind decays and output gate: those cut over tp, those whole on a rank.
+
+    d_v (e + v) and 2 h d_v; h (e + v) and none with full gates.
+    """
+    x = _sizes(shape)
+    width = x.v_heads * x.k_dim + x.values
+    if x.full_gates:
+        return shape.hidden * width, 0
+    return x.v_dim * width, 2 * shape.hidden * x.v_dim
+
+
 def kda_params(shape: ModelShape, tp: Ints) -> Floats:
     """Return the parameters of Kimi delta attention and its norm on one tensor-parallel rank.
 
     N = [h (2 k + v + a) + c (2 k + v) + d_v (e + v) + e + a + v h] / t + 2 h d_v + d_v + h
 
     e = a d_k, the width of the decays. Decays and output gate are products of two matrices of
-    inner width d_v, the first of them, like the norms, whole on every rank.
+    inner width d_v, the first of them, like the norms, whole on every rank; with full gates each
+    is one matrix, h (e + v) / t in place of both terms of d_v.
     Source: fla layers/kda.py (KimiDeltaAttention), without the bias of the output gate, which
-    Kimi-Linear has not.
+    Kimi-Linear has not; transformers models/bailing_hybrid (BailingHybridDeltaAttention).
     """
     x = _sizes(shape)
     decays = x.v_heads * x.k_dim
-    sharded = shape.hidden * (2 * x.keys + 2 * x.values + x.v_heads)
-    sharded += x.conv * (2 * x.keys + x.values) + x.v_dim * (decays + x.values)
+    sharded = shape.hidden * (2 * x.keys + 2 * x.values + x.v_heads) + _gate_weights(shape)[0]
+    sharded += x.conv * (2 * x.keys + x.values)
     sharded += decays + x.v_heads
     return np.asarray(sharded / ranks(tp) + kda_replicated_params(shape))
 
 
 def kda_linear_params(shape: ModelShape, tp: Ints) -> Floats:
-    """Return the weights of its linear layers: [h (2 k + 2 v + a) + d_v (e + v)] / t + 2 h d_v."""
-    x = _sizes(shape)
-    inner = x.v_dim * (x.v_heads * x.k_dim + x.values)
-    sharded = shape.hidden * (2 * x.keys + 2 * x.values + x.v_heads) + inner
-    return np.asarray(sharded / ranks(tp) + 2 * shape.hidden * x.v_dim)
+    """Return the weights of its linear layers: [h (2 k + 2 v + a) + d_v (e + v)] / t + 2 h d_v.
+
+    With full gates [h (2 k + 3 v + a + e)] / t.
+    """
+    x, (cut, whole) = _sizes(shape), _gate_weights(shape)
+    sharded = shape.hidden * (2 * x.keys + 2 * x.values + x.v_heads) + cut
+    return np.asarray(sharded / ranks(tp) + whole)
 
 
 def kda_replicated_params(shape: ModelShape) -> int:
     """Return what every tensor-parallel rank holds whole: 2 h d_v + d_v + h."""
-    x = _sizes(shape)
-    return norm_params(shape) + x.v_dim + 2 * shape.hidden * x.v_dim
+    return norm_params(shape) + _sizes(shape).v_dim + _gate_weights(shape)[1]
 
 
 def kda_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
     """Return its linear layers, each a matrix of its own.
 
-    Queries, keys, values, beta; the two factors of decays and of the gate; the output.
-    Source: fla layers/kda.py ({q,k,v,b,o}_proj, f_proj, g_proj).
+    Queries, keys, values, beta; the two factors of decays and of the gate, or one of each; the
+    output. Source: fla layers/kda.py ({q,k,v,b,o}_proj, f_proj, g_proj).
     """
     x, h = _sizes(shape), shape.hidden
+    inner = h if x.full_gates else x.v_dim
     return (
         Matrix(x.keys, h, count=2, cut="rows"),
         Matrix(x.values, h, cut="rows"),
         Matrix(x.v_heads, h, cut="rows"),
-        Matrix(x.v_dim, h, count=2),
-        Matrix(x.v_heads * x.k_dim, x.v_dim, cut="rows"),
-        Matrix(x.values, x.v_dim, cut="rows"),
+        *(() if x.full_gates else (Matrix(x.v_dim, h, count=2),)),
+        Matrix(x.v_heads * x.k_dim, inner, cut="rows"),
+        Matrix(x.values, inner, cut="rows"),
         Matrix(h, x.values, cut="columns"),
     )
 
@@ -266,6 +281,8 @@ def kda_recurrence(inputs: LayerInputs) -> Recurrence:
             scores; 4 d_v, the inner of decays and output gate; 6 v: output, gate, input of the
             projection; numbers of the norms in fp32, 4 a and 4 a head of queries and of keys
 
+    Full gates are projections from the residual stream, with nothing kept between.
+
     Saved tensors: fla ops/kda/chunk.py (ChunkKDAFunction; w, u, states and the sums of decays are
     computed again), modules/{conv,fused_norm_gate}, layers/kda.py.
     """
@@ -274,11 +291,12 @@ def kda_recurrence(inputs: LayerInputs) -> Recurrence:
     e, q = a * x.k_dim, float(x.chunk)
     square, scores, conv = e * x.v_dim, a * q, 2 * k + v
     states = square / q
-    first = np.full_like(t, float(x.v_dim))
+    first = np.full_like(t, 0.0 if x.full_gates else float(x.v_dim))
+    gates = e + v if x.full_gates else 2 * first
     return Recurrence(
-        in_width=2 * k + v + a + 2 * first,
+        in_width=2 * k + v + a + gates,
         out_width=v,
-        inner=((first, e), (first, v)),
+        inner=() if x.full_gates else ((first, e), (first, v)),
         elementwise_bytes=(8 * conv + 6 * v, 10 * conv + 10 * v),
         scan_flops=(
             6 * square + 9 * q * e + 4 * q * v,

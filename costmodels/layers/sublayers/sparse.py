@@ -33,17 +33,51 @@ def indexer_weights(shape: ModelShape) -> int:
 
     N = r_q H d + h d + h H,  r_q the width of compressed queries, h without them
 
-    Source: Megatron-LM core/transformer/experimental_attention_variant/dsa.py (DSAIndexer).
+    Heads that choose blocks have no weights, h H. Source: Megatron-LM
+    core/transformer/experimental_attention_variant/dsa.py (DSAIndexer); transformers
+    models/minimax_m3_vl (MiniMaxM3VLIndexer).
     """
     x = _sizes(shape)
     queries = (shape.q_rank or shape.hidden) * x.heads * x.head_dim
-    return queries + shape.hidden * (x.head_dim + x.heads)
+    return queries + shape.hidden * (x.head_dim + _weighted_heads(x))
+
+
+def _weighted_heads(sizes: IndexerShape) -> int:
+    """Return the heads whose scores a token weighs: all where they choose together."""
+    return sizes.heads if sizes.block == 1 else 0
+
+
+def chosen(sizes: IndexerShape, seq_len: int) -> float:
+    """Return the positions that are kept of a query: top_k, or H ceil(top_k / block) of blocks.
+
+    >>> chosen(IndexerShape(heads=64, head_dim=128, top_k=2048), 8192)
+    2048
+    >>> chosen(IndexerShape(heads=4, head_dim=128, top_k=2048, block=128), 8192)
+    64
+    """
+    n_keys = min(sizes.top_k, seq_len)
+    return n_keys if sizes.block == 1 else sizes.heads * -(-n_keys // sizes.block)
+
+
+def chosen_keys(sizes: IndexerShape, seq_len: int) -> float:
+    """Return the mean keys of a query, each over its best ones.
+
+    `window_keys` of top_k; of blocks, (b - 1) / 2 (1 - top_k / s) fewer: a query's own block is
+    always one of them, and of it only the tokens before the query are seen.
+    Source: a count; transformers models/minimax_m3_vl (index_local_blocks).
+
+    >>> chosen_keys(IndexerShape(heads=1, head_dim=8, top_k=4, block=2), 8)
+    3.0
+    """
+    keys = window_keys(sizes.top_k, seq_len)
+    return keys - (sizes.block - 1) / 2.0 * max(0.0, 1.0 - sizes.top_k / seq_len)
 
 
 def sparse_params(shape: ModelShape, tp: Ints) -> Floats:
     """Return the parameters of attention with an indexer and its norm on one tp rank.
 
-    Those of attention, the indexer's weights and the norm of its keys, 2 d.
+    Those of attention, the indexer's weights and the norm of its keys, 2 d; of blocks two norms
+    of d, of queries and of keys.
     """
     more = indexer_weights(shape) + 2 * _sizes(shape).head_dim
     return np.asarray(attention_params(shape, tp) + more)
@@ -68,7 +102,7 @@ def sparse_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
     index = (
         Matrix(x.heads * x.head_dim, shape.q_rank or h),
         Matrix(x.head_dim, h),
-        Matrix(x.heads, h),
+        *(() if x.block > 1 else (Matrix(x.heads, h),)),
     )
     return attention_matrices(shape) + index
 
@@ -76,7 +110,7 @@ def sparse_matrices(shape: ModelShape) -> tuple[Matrix, ...]:
 def sparse_macs(shape: ModelShape) -> LayerMacs:
     """Return the multiply-adds of a token.
 
-    Projections, 2 c k of the core over k = mean keys of min(i, top_k), and H d s / 2 of the
+    Projections, 2 c k of the core over k mean keys (`chosen_keys`), and H d s / 2 of the
     scores that the indexer gives to all keys before a query.
     Source: DeepSeek-V3.2, section 2; 2 T (T / 2) H d FLOPs of a layer.
     """
@@ -85,7 +119,7 @@ def sparse_macs(shape: ModelShape) -> LayerMacs:
 
     def core_at(seq_len: int) -> float:
         index = x.heads * x.head_dim * seq_len / 2.0
-        return 2.0 * core * window_keys(x.top_k, seq_len) + index
+        return 2.0 * core * chosen_keys(x, seq_len) + index
 
     projections = plain.projections + indexer_weights(shape)
     return LayerMacs(projections, 0, 0, plain.modules, core_at)
@@ -94,21 +128,21 @@ def sparse_macs(shape: ModelShape) -> LayerMacs:
 def sparse_terms(inputs: LayerInputs) -> MixerTerms:
     """Return the terms of attention over the keys that an indexer chooses.
 
-    Attention over `window_keys` of top_k, as a window of as many keys. The indexer: its
+    Attention over `chosen_keys`, as a window of as many keys. The indexer: its
     projections of all tokens on every tp rank; scores of H d s FLOPs a token (the causal half of
     2 H d s), twice that backward, at half the rate of a large product; of the scores the choice
     reads and writes 8 s bytes a token. Kept besides: 2 H d + 2 d + 2 H bytes of its queries, keys
-    and weights, and 4 top_k of positions.
+    and weights, and 4 top_k of positions (`chosen` of blocks, whose heads have no weights).
     Left out: the loss that teaches it where it needs the weights of all keys, a rate of gathered
     keys below that of whole ones.
     """
     problem, tokens, shape = inputs.problem, inputs.tokens, inputs.problem.shape
     x, seq_len, part = _sizes(shape), problem.job.seq_len, problem.pool.accelerator
-    keys = run_keys(window_keys(x.top_k, seq_len), seq_len, 1.0)
+    keys = run_keys(chosen_keys(x, seq_len), seq_len, 1.0)
     plain = attention_terms(inputs, keys)
     three = products_of(shape.layers, problem.job, part, problem.stack)
     of_queries = three(tokens, float(shape.q_rank or shape.hidden), float(x.heads * x.head_dim))
-    of_keys = three(tokens, float(shape.hidden), float(x.head_dim + x.heads))
+    of_keys = three(tokens, float(shape.hidden), float(x.head_dim + _weighted_heads(x)))
     zeros = np.zeros_like(tokens)
     ahead, dgrad, wgrad = (a + b for a, b in zip(of_queries, of_keys, strict=True))
     flops = np.full_like(tokens, float(x.heads * x.head_dim * seq_len))
@@ -118,9 +152,8 @@ def sparse_terms(inputs: LayerInputs) -> MixerTerms:
         scan_s(inputs, flops, moved) + 3 * launch, scan_s(inputs, 2.0 * flops, moved) + 3 * launch
     )
     wide = inputs.element_bytes
-    index_bytes = wide * (x.heads * x.head_dim + x.head_dim + x.heads) + INDEX_BYTES * min(
-        x.top_k, seq_len
-    )
+    index_bytes = wide * (x.heads * x.head_dim + x.head_dim + _weighted_heads(x))
+    index_bytes += INDEX_BYTES * chosen(x, seq_len)
     scratch = plain.scratch_bytes
     if problem.stack.fused_wgrad:
         scratch = scratch + 2.0 * indexer_weights(shape)
@@ -139,7 +172,8 @@ SPARSE: Mixer = replace(
     name="sparse",
     title="sparse attention",
     equation="x + attention(norm(x)) over the top_k keys of sum over H of w relu(q k)",
-    source="DeepSeek-V3.2; Megatron-LM core/transformer/experimental_attention_variant/dsa.py",
+    source="DeepSeek-V3.2; Megatron-LM core/transformer/experimental_attention_variant/dsa.py;"
+    " of blocks transformers models/minimax_m3_vl",
     params=sparse_params,
     replicated_params=_replicated,
     linear_params=_linear_params,

@@ -7,7 +7,6 @@ from typing import Any
 
 from hardware.catalogue import UnknownPartError, load_catalogue
 from planner.analyze.recommend.answer import Recommendation
-from planner.analyze.recommend.inputs import with_framework
 from planner.errors import SearchError, SpecError, UsageError
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
@@ -24,6 +23,7 @@ from planner.solver.unsupported import check_options
 from planner.specs.cluster.words import cluster_words
 from planner.specs.identity import content_id
 from planner.specs.inputs import ClusterInput, ModelInput
+from planner.specs.progress import Part, Progress, pieces_of, whole_of
 from searches.executors.executor import SerialExecutor
 from searches.feasibility import any_fits, states_can_fit
 from searches.rules import Context
@@ -170,12 +170,10 @@ def cluster_groups(cluster: str) -> list[tuple[str, ...]]:
 
 
 def _group(name: str) -> tuple[str, ...]:
-    if cluster_words(name):
-        return (name,)
     try:
         return clusters_of_part(name)
     except UnknownPartError:
-        return (name,)  # the name of a file or an example
+        return (name,)  # a cluster in words, or the name of a file or an example
 
 
 @dataclass(slots=True)
@@ -189,6 +187,8 @@ class HardwareSearch:
     n_tried: int = 0
     refused: dict[str, str] = field(default_factory=dict)
     """Clusters that cannot be searched, with the reason."""
+    progress: Part | None = None
+    """The part of the clusters that are searched now."""
 
     def candidate(self, words: str) -> Candidate | None:
         """Return the best plan on a cluster; None where none fits or ends in time."""
@@ -213,7 +213,8 @@ class HardwareSearch:
 
     def _plan(self, model: ModelInput, cluster: ClusterInput, words: str) -> Plan | None:
         command = SolveCommand(source_names(self.model, words)[0], words, self.request.overrides)
-        execution, extent = Execution(SerialExecutor()), Extent(fewer_devices=False)
+        execution = Execution(SerialExecutor(), progress=self.progress)
+        extent = Extent(fewer_devices=False)
         options = replace(self.options, top=1)
         result = solve_inputs(model, cluster, options, execution, command, extent)
         return result.best if result.plans else None
@@ -254,7 +255,11 @@ class HardwareSearch:
 
 
 def recommend_hardware(
-    model: Source, cluster: str, request: SolveRequest, limits: HardwareLimits
+    model: Source,
+    cluster: str,
+    request: SolveRequest,
+    limits: HardwareLimits,
+    progress: Progress = None,
 ) -> Recommendation:
     """Return which of some clusters does a job: the cheapest, else that of least device time.
 
@@ -266,11 +271,14 @@ def recommend_hardware(
     limits.check()
     groups, done = cluster_groups(cluster), []
     read, _ = read_inputs(model, groups[0][0], request.overrides)
-    options = with_framework(request, read).options(default_top=1)
+    request = request.over(SolveRequest.of_section(read.search).without_goals())
+    options = request.options(default_top=1)
     check_options(options)
     options, notes = anchored_options(options, request.reference)
     search = HardwareSearch(model, request, options, limits)
-    for group in groups:
+    parts = pieces_of(whole_of(progress), len(groups))
+    for part, group in zip(parts, groups, strict=True):
+        search.progress = part
         try:
             if found := next(filter(None, map(search.candidate, group)), None):
                 done.append(found)
@@ -278,6 +286,8 @@ def recommend_hardware(
             if not cluster_words(group[0]):
                 raise
             search.refused[group[0]] = str(error)
+        if part is not None:
+            part(1, 1)
     return search.answered(cluster, ordered(done), notes)
 
 

@@ -20,7 +20,6 @@ from costmodels.problem import Problem
 from hardware.parts import Pool
 from planner.analyze.recommend.answer import Recommendation
 from planner.analyze.recommend.hardware import HardwareLimits, cluster_list, recommend_hardware
-from planner.analyze.recommend.inputs import with_framework
 from planner.errors import SearchError, SpecError, UsageError
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_parts import calibration_json, inputs_json
@@ -37,6 +36,7 @@ from planner.solver.unsupported import check_options
 from planner.specs.identity import content_id
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict, model_from_dict
+from planner.specs.progress import Progress
 from searches.executors.executor import SerialExecutor
 from searches.feasibility import any_fits, largest_true, least_true, states_can_fit
 from searches.options import TOKENS_PER_CP
@@ -91,6 +91,8 @@ class _Question:
     """Changed fields of the two files at the answer, by path."""
     notes: tuple[str, ...] = ()
     """Notes on the measured runs that anchor the calibration."""
+    progress: Progress = None
+    """Told how many problems were tried, of an open number, then how far the last search is."""
 
     def problem(self) -> Problem:
         """Return the problem as asked; `SearchError` for what is not modelled."""
@@ -104,6 +106,8 @@ class _Question:
     def fits(self, problem: Problem) -> bool:
         """Tell whether any plan of a problem fits."""
         self.n_tried += 1
+        if self.progress is not None:
+            self.progress(self.n_tried, 0)
         return any_fits(self.context(problem))
 
     def best(self, **fields: object) -> tuple["_Question", Result]:
@@ -123,7 +127,7 @@ class _Question:
             changed.model,
             changed.cluster,
             replace(self.options, top=1),
-            Execution(SerialExecutor()),
+            Execution(SerialExecutor(), progress=self.progress),
             self.command,
             Extent(fewer_devices=False),
         )
@@ -170,6 +174,7 @@ class RecommendKeywords(RestrictKeywords, total=False):
     tolerance_frac: float
     days: float
     usd_per_device_hour: Mapping[str, float]
+    progress: Progress
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +248,8 @@ def recommend(
     multiples of `step` tokens. `micro-batch`, `rank` (of adapters): the largest that fits.
     `hardware`: which of several clusters is the cheapest (`recommend_hardware`). `bandwidth`: for
     each axis the least on its link at which the first plan waits at most `tolerance_frac` of its
-    compute time. `layout`: the decision walked axis by axis, and where that ends. The other
+    compute time. `layout`: the decision walked axis by axis, and where that ends. `progress` is
+    told (done, total), a total of 0 where it is open. The other
     keywords are those of `solve`, or one `request` of them. Raises `SpecError` for a bad input and
     `UsageError` for a bad option.
     """
@@ -259,15 +265,18 @@ def recommend(
     limits.check(question)
     request = request_of_keywords(RecommendKeywords, request, keywords)
     if question == "hardware":
-        return recommend_hardware(model, cluster_list(cluster), request, limits.hardware)
+        clusters, told = cluster_list(cluster), keywords.get("progress")
+        return recommend_hardware(model, clusters, request, limits.hardware, told)
     read = read_inputs(model, cluster, request.overrides)
-    options = with_framework(request, read[0]).options(default_top=1)
+    request = request.over(SolveRequest.of_section(read[0].search).without_goals())
+    options = request.options(default_top=1)
     check_options(options)
     options, notes = anchored_options(options, request.reference)
     inputs = one_recipe(read[0], options, "this question is answered for one recipe"), read[1]
     names, run_names = source_names(model, cluster), reference_name(request.reference)
     command = SolveCommand(*names, request.overrides, reference=run_names)
-    requested = _Question(*inputs, options, command, notes=notes)
+    told = keywords.get("progress")
+    requested = _Question(*inputs, options, command, notes=notes, progress=told)
     if question == "devices":
         return _fewest_devices(requested, limits.n_nodes or MAX_NODES)
     if question == "size":
@@ -520,7 +529,8 @@ def _walked(question: _Question) -> Recommendation:
     )
     if not result.plans:
         return question.answered("layout", None, scope, None)
-    outcome = walk_to_layout(question.model, question.cluster, question.options, result)
+    inputs = question.model, question.cluster, question.options
+    outcome = walk_to_layout(*inputs, result, question.progress)
     question.n_tried += outcome.n_tried
     return question.answered("layout", outcome.to_json(), scope, result.best)
 

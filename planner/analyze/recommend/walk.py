@@ -29,6 +29,7 @@ from planner.solver.ranking import rank_over_pools
 from planner.solver.scenarios import Searched
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict
+from planner.specs.progress import Progress
 from planner.specs.search.axis_values import layout_from_pins
 from planner.units import GIB
 from searches.executors.executor import SerialExecutor
@@ -187,6 +188,7 @@ class _Walking:
     best_s: float | None = None
     n_tried: int = 0
     results: dict[tuple[tuple[str, int], ...], _Found] = field(default_factory=dict)
+    progress: Progress = None
 
     def context(self) -> Context:
         problem = make_problem(self.model, self.cluster, self.options)
@@ -197,6 +199,8 @@ class _Walking:
         key = tuple(sorted(fixed.items()))
         if key not in self.results:
             self.n_tried += 1
+            if self.progress is not None:
+                self.progress(self.n_tried, 0)
             options = _fixed(self.options, fixed)
             self.results[key] = _search(self.model, self.cluster, options, self.shared)
         return self.results[key]
@@ -260,12 +264,25 @@ def _word(axis: str, value: int) -> int | str:
 
 
 def walk_to_layout(
-    model: ModelInput, cluster: ClusterInput, options: SolveOptions, best: Result
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    best: Result,
+    progress: Progress = None,
 ) -> Walk:
-    """Return the walk to a layout; `best` is what `solve` says on all devices, with a plan."""
+    """Return the walk to a layout; `best` is what `solve` says on all devices, with a plan.
+
+    `progress` is told how many searches are made, of an open number.
+    """
     first, certificate = best.best, best.certificate
     assert certificate is not None  # there is a plan
-    walking = _Walking(model, cluster.pool(first.pool), options, best_s=certificate.fastest_s)
+    walking = _Walking(
+        model,
+        cluster.pool(first.pool),
+        options,
+        best_s=certificate.fastest_s,
+        progress=progress,
+    )
     problem = make_problem(model, walking.cluster, options)
     steps = [_on_one(walking), _zero_alone(walking)]
     degrees = ("tp", "pp", "vpp", "cp", "ep")

@@ -5,11 +5,12 @@ from typing import Annotated
 
 import typer
 
+from planner.cli import completion
 from planner.cli.plugins import Subcommands
 
 catalog_app = typer.Typer(
     cls=Subcommands,
-    help="Accelerators, links and platforms, each figure with its source and date.",
+    help="List GPUs, links and cloud machines with their sources.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -27,7 +28,11 @@ def catalog_list_command() -> None:
 @catalog_app.command("show")
 def catalog_show_command(
     name: Annotated[
-        str, typer.Argument(help="An accelerator, a link, a server or a cloud machine.")
+        str,
+        typer.Argument(
+            help="An accelerator, a link, a server or a cloud machine.",
+            autocompletion=completion.complete_parts,
+        ),
     ],
 ) -> None:
     """Show every figure of a part with its source and date, and its ridge points."""

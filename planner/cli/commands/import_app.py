@@ -10,7 +10,7 @@ from planner.cli.signatures import records_as_options
 
 import_app = typer.Typer(
     cls=Subcommands,
-    help="Write a model or cluster file from what another tool wrote.",
+    help="Write a model or cluster file of what another tool wrote.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )

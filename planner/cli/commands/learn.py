@@ -5,6 +5,7 @@ import sys
 
 from planner.errors import UsageError
 from planner.learn import calculators
+from planner.render.terminal import fitted_text, terminal_width
 from planner.specs.yaml.document import close_names
 
 FORMATS = ("text", "json", "markdown")
@@ -27,7 +28,7 @@ def run_learn(name: str, settings: list[str], form: str) -> int:
             ]
             sys.stdout.write(json.dumps({"calculators": data}, indent=1) + "\n")
         else:
-            sys.stdout.write(calculator_list(by_name))
+            sys.stdout.write(fitted_text(calculator_list(by_name), terminal_width()))
         return 0
     if name not in by_name:
         near = close_names(name, list(by_name))

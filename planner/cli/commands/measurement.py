@@ -19,7 +19,7 @@ def validate_command(
     ] = "",
     arguments: ValidateArguments = ValidateArguments(),
 ) -> None:
-    """Compare predictions with measured training runs, source by source."""
+    """Compare predictions with measured training runs."""
     from planner.cli.commands.validate import run_validate, run_validate_recipes
 
     if arguments.recipes:
@@ -51,7 +51,10 @@ def measure_command(
     ] = 0,
     pool: PoolName = "",
 ) -> None:
-    """Write the script that times products, attention, memory and collectives on your machines."""
+    """Write the script that times your GPUs and links.
+
+    It times products, attention, memory and collectives with torchrun.
+    """
     from planner.cli.commands.benchmarks import run_measure
 
     raise typer.Exit(run_measure(cluster, out, nodes, pool))
@@ -68,7 +71,10 @@ def calibrate_command(
     ] = [],
     arguments: CalibrateArguments = CalibrateArguments(),
 ) -> None:
-    """Fit the numbers behind every prediction to measured runs, or to benchmarks."""
+    """Fit the figures behind predictions to measured runs.
+
+    Or to benchmarks of NCCL.
+    """
     from planner.cli.commands.calibrate import run_calibrate, run_list
 
     if arguments.list_:

@@ -21,6 +21,7 @@ from planner.cli.command_arguments import (
     SolveArguments,
 )
 from planner.cli.files import write_files
+from planner.cli.progress import TerminalProgress
 from planner.errors import EmitError, UsageError
 from planner.frameworks.emit import refusal_file
 from planner.frameworks.finetuning.tuners import ENGINES, TUNERS, target_title
@@ -28,12 +29,22 @@ from planner.frameworks.launchers.files import parse_launchers
 from planner.frameworks.launchers.hosts import read_hosts
 from planner.frameworks.programs import is_program
 from planner.frameworks.registry import named_framework
-from planner.render.answers.plan import evaluated_document
-from planner.render.answers.plan_table import plans_csv, plans_markdown
+from planner.render.answer_text import TextView, answer_text, result_markdown
+from planner.render.answers.plan_table import named_columns, plans_csv
+from planner.render.card.answer import card_of_saved
+from planner.render.card.text import card_lines
 from planner.render.document import text_of
-from planner.render.terminal import terminal_text, terminal_width
+from planner.render.style import style_of
+from planner.render.terminal import fitted_text, terminal_width
 from planner.solver.answer.result import Plan, Result
-from planner.solver.answer.result_store import opened_plan, options_of, read_options, save_result
+from planner.solver.answer.result_store import (
+    opened_plan,
+    options_of,
+    plan_named,
+    read_options,
+    read_plan_reference,
+    save_result,
+)
 from planner.solver.execution import Execution
 from planner.solver.options import axis_pins
 from planner.solver.problem import make_problem
@@ -45,29 +56,33 @@ from planner.specs.summary import spec_json
 from planner.text_lines import wrapped
 from searches.frameworks.registry import framework_names, framework_rules
 
-FORMATS: Mapping[str, Callable[[Result], str]] = {
-    "table": lambda result: text_of(result, terminal_width()),
-    "json": Result.dumps,
+FORMATS: Mapping[str, Callable[[Result, Sequence[str]], str]] = {
+    "json": lambda result, _: result.dumps(),
     "csv": plans_csv,
-    "md": plans_markdown,
+    "md": result_markdown,
 }
+"""What an answer is written in besides text, some columns of its plans where they are named."""
 
 
-def _formatter(name: str) -> Callable[[Result], str]:
-    check_format(name, list(FORMATS))
-    return FORMATS[name]
+def formatter(form: str, columns: str = "", verbose: bool = False) -> Callable[[Result], str]:
+    """Return what writes an answer; `UsageError` for an unknown form or column."""
+    check_format(form, ["table", *FORMATS])
+    names = named_columns(columns)
+    if names and form == "json":
+        raise UsageError("--columns is for tables; JSON has every field", "leave --columns out")
+    if form in FORMATS:
+        return lambda result: FORMATS[form](result, names)
+
+    def text(result: Result) -> str:
+        view = TextView(terminal_width(), style_of(), is_verbose=verbose, columns=names)
+        return answer_text(result, view)
+
+    return text
 
 
 def printed(answer: Any, form: str) -> str:
     """Return an answer as it is printed: `table` for people, else JSON."""
     return str(answer.dumps()) if form == "json" else text_of(answer, terminal_width())
-
-
-def show_progress(done: int, total: int) -> None:
-    """Show one line of progress on a terminal; nothing when stderr is a file."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\rsearching {done}/{total}" + ("\r\x1b[K" if done == total else ""))
-        sys.stderr.flush()
 
 
 def run_solve(model: str, cluster: str, arguments: SolveArguments) -> int:
@@ -79,7 +94,7 @@ def run_solve(model: str, cluster: str, arguments: SolveArguments) -> int:
         arguments.request(),
         executor=arguments.executor,
         ray_address=arguments.ray_address,
-        progress=show_progress,
+        progress=TerminalProgress(),
     )
     return show(result)
 
@@ -105,7 +120,8 @@ def solve_output(
     """
     emit, out, launcher = arguments.emit, arguments.out, arguments.launcher
     framework = implied_framework(arguments.framework, emit)
-    text, targets = _formatter(arguments.form), chosen_targets(emit)
+    text = formatter(arguments.form, arguments.columns, arguments.verbose)
+    targets = chosen_targets(emit)
     launchers = parse_launchers(launcher)
     if bool(targets) != bool(out):
         raise UsageError("--emit and --out go together", "--emit megatron --out DIR")
@@ -163,20 +179,17 @@ def _make_folder(folder: Path) -> None:
 
 def run_evaluate(model: str, cluster: str, arguments: EvaluateArguments) -> int:
     """Run `planner evaluate`; return the exit code (3 when the plan does not fit)."""
-    _formatter(arguments.form)
+    formatter(arguments.form)
     result = evaluate(model, cluster, arguments.request())
-    return show_evaluated(result, arguments.form, arguments.cache)
+    return show_evaluated(result, arguments)
 
 
-def show_evaluated(result: Result, form: str, cache: bool) -> int:
+def show_evaluated(result: Result, arguments: EvaluateArguments) -> int:
     """Keep and print the result of `planner evaluate`; return the exit code."""
-    text = _formatter(form)
-    if cache:
+    text = formatter(arguments.form, verbose=arguments.verbose)
+    if arguments.cache:
         save_result(result)
-    if form == "table":
-        sys.stdout.write(terminal_text(evaluated_document(result), terminal_width()))
-    else:
-        sys.stdout.write(text(result))
+    sys.stdout.write(text(result))
     return 0 if result.plans[0].headroom_frac >= 0 else 3
 
 
@@ -200,18 +213,23 @@ def run_recommend(question: str, model: str, cluster: str, arguments: RecommendA
 
     most_nodes, step = size(arguments.most_nodes, "--most"), size(arguments.step, "--step")
     check_format(arguments.form)
-    result = recommend(
-        question,
-        model,
-        cluster,
-        arguments.request(),
-        most=most_nodes,
-        by=arguments.by,
-        step=step,
-        tolerance_frac=arguments.tolerance,
-        days=arguments.days,
-        usd_per_device_hour=prices(arguments.price),
-    )
+    shown = TerminalProgress()
+    try:
+        result = recommend(
+            question,
+            model,
+            cluster,
+            arguments.request(),
+            most=most_nodes,
+            by=arguments.by,
+            step=step,
+            tolerance_frac=arguments.tolerance,
+            days=arguments.days,
+            usd_per_device_hour=prices(arguments.price),
+            progress=shown,
+        )
+    finally:
+        shown.close()
     sys.stdout.write(printed(result, arguments.form))
     return result.exit_code
 
@@ -266,9 +284,13 @@ def run_show(reference: str, form: str) -> None:
     """Run `planner show`."""
     _, _, _, plan = opened_plan(reference)
     check_format(form)
-    is_json = form == "json"
-    text = json.dumps(plan.to_json(), indent=1) + "\n" if is_json else printed(plan, form)
-    sys.stdout.write(text)
+    if form == "json":
+        sys.stdout.write(json.dumps(plan.to_json(), indent=1) + "\n")
+        return
+    data, _ = read_plan_reference(reference)
+    card = card_of_saved(data, plan.plan_id, plan_named(reference)[0])
+    lines = card_lines(card, terminal_width(), style_of(), is_whole=True)
+    sys.stdout.write("\n".join([*lines, "", printed(plan, form)]))
 
 
 def run_explain(reference: str, term: str, form: str = "table") -> None:
@@ -334,7 +356,7 @@ def run_replan(reference: str, arguments: ReplanArguments) -> int:
     execution = Execution(
         make_executor("automatic", None),
         (lambda: time.monotonic() - start > limit_s) if limit_s else None,
-        show_progress,
+        TerminalProgress(),
     )
     result = replan(
         opened_plan(reference),
@@ -389,7 +411,8 @@ def rule_text(rule: Mapping[str, str]) -> str:
 def run_rule(code: str) -> None:
     """Run `planner rule`."""
     rules = rules_json(code)["rules"]
-    sys.stdout.write(rule_text(rules[0]) if code else rules_list(rules))
+    text = rule_text(rules[0]) if code else rules_list(rules)
+    sys.stdout.write(fitted_text(text, terminal_width()))
 
 
 def run_check_spec(file: str, form: str) -> None:

@@ -8,9 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
-from planner.cli.arguments import overrides_of, positive
+from planner.cli.arguments import overrides_of, positive, short_time
 from planner.cli.command_arguments import SweepArguments
 from planner.errors import UsageError
+from planner.render.style import style_of
+from planner.render.terminal import terminal_width
 from planner.solver.execution import check_executor
 from planner.sweeps.estimate import ROW_BYTES, Estimate, estimate, no_point
 from planner.sweeps.rows import Row
@@ -25,6 +27,8 @@ LINE_EVERY_S = 30.0
 """Where no terminal shows a bar: seconds between two lines."""
 DRAW_EVERY_S = 0.2
 BAR_WIDTH = 24
+MAX_LED = 50_000
+"""Points of a sweep whose rows are read once more for what leads its answer."""
 
 
 def run_sweep_command(
@@ -80,6 +84,8 @@ def run_sweep_command(
         if shown:
             shown.close()
     message = sweep_run_text(run)
+    if not run.interrupted:
+        message = f"{sweep_lead_text(run)}{message}"
     (sys.stderr if run.interrupted else sys.stdout).write(message)
     return run.exit_code
 
@@ -189,24 +195,21 @@ def _odd(statuses: Counter[str]) -> str:
     return ", ".join(f"{n:,} {s}" for s, n in sorted(statuses.items()) if s != "ok")
 
 
-def short_time(time_s: float) -> str:
-    """Return a time that nobody reads to the last digit.
+def sweep_lead_text(run: SweepRun) -> str:
+    """Return what leads the answer, from the rows in the file: three sentences and a plot.
 
-    >>> short_time(0.4), short_time(75), short_time(7300), short_time(200000)
-    ('1 s', '1 min 15 s', '2 h 1 min', '2 days 7 h')
+    Of more than `MAX_LED` points, whose rows would take much memory, only how to see them.
     """
-    total = max(1, round(time_s))
-    for size, unit, small, small_unit in (
-        (86400, "days", 3600, "h"),
-        (3600, "h", 60, "min"),
-        (60, "min", 1, "s"),
-    ):
-        if total >= size:
-            count, rest = divmod(total, size)
-            unit = "day" if unit == "days" and count == 1 else unit
-            part = rest // small
-            return f"{count} {unit} {part} {small_unit}" if part else f"{count} {unit}"
-    return f"{total} s"
+    if run.n_points > MAX_LED:
+        return ""
+    from planner.render.report.lead_text import lead_text  # 60 ms, for finished sweeps alone
+    from planner.render.report.points import SweepPoints
+    from planner.render.report.sweep_lead import sweep_lead
+    from planner.sweeps.reader import read_sweep
+
+    rows = read_sweep(run.out)
+    lead = sweep_lead(SweepPoints(rows.values, rows.header))
+    return lead_text(lead, terminal_width(), style_of()) + "\n"
 
 
 def sweep_run_text(run: SweepRun) -> str:

@@ -15,6 +15,7 @@ from planner.analyze.plan_files import header_lines
 from planner.cli.arguments import check_format
 from planner.cli.command_arguments import TrialArguments
 from planner.cli.files import write_files
+from planner.cli.progress import TerminalProgress
 from planner.errors import EmitError, FileError, SearchError, UsageError
 from planner.frameworks.emit import refusal_file
 from planner.frameworks.emitted_text import nodes
@@ -42,7 +43,7 @@ from planner.render.answers.inputs import calibration_parts
 from planner.render.answers.plan_table import plan_grid
 from planner.render.answers.result import heading_parts
 from planner.render.document import text_of
-from planner.render.terminal import lines_of
+from planner.render.terminal import lines_of, terminal_width
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_parts import calibration_json
@@ -92,14 +93,14 @@ def run_trial(model: str, cluster: str, arguments: TrialArguments, typed: Sequen
             "all_variants": True,
         }
     )
-    result = solve(model, cluster, request)
+    result = solve(model, cluster, request, progress=TerminalProgress())
     save_result(result)
     candidates = _runnable(result, framework)
     if result.plans and not candidates:
         message = f"{framework} runs none of the {len(result.plans)} plans"
         raise SearchError(message, "name another --framework")
     if not candidates:
-        sys.stdout.write(result.dumps() if form == "json" else text_of(result))
+        sys.stdout.write(result.dumps() if form == "json" else text_of(result, terminal_width()))
         return result.exit_code
     candidates = [candidates[i] for i in distinct_layouts([plan.layout for plan in candidates])]
     outcome = shortlist(

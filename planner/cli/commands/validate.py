@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Sequence
 
+from planner.cli.progress import TerminalProgress
 from planner.errors import UsageError
 from planner.measure.validate.points import read_measured_points, unread_columns
 from planner.measure.validate.report import (
@@ -17,8 +18,12 @@ from planner.measure.validate.report import (
 from planner.measure.validate.rows import Used, measured_sweeps, price_points, use
 from planner.measure.validate.search import search_sweeps, searched_json, searched_text
 from planner.measure.validate.text import report_text
+from planner.render.terminal import terminal_width
 from planner.solver.calibration.file import load_calibration
 from planner.units import shown_value
+
+PRICING = "pricing runs"
+"""What is counted while measured runs are priced."""
 
 
 def run_validate(
@@ -48,13 +53,14 @@ def run_validate(
         guess = f": did you mean {close}?" if close else ""
         sys.stderr.write(f"note: {shown_value(title)} is not read{guess}\n")
     if by == "search":
-        sys.stdout.write(_search_text(use(price_points(*inputs)), form))
+        used = use(price_points(*inputs, TerminalProgress(PRICING)))
+        sys.stdout.write(_search_text(used, form))
         return 0
-    result = validation_report(*inputs)
+    result = validation_report(*inputs, TerminalProgress(PRICING))
     text = (
         json.dumps(result.to_json(by), indent=2, allow_nan=False) + "\n"
         if form == "json"
-        else report_text(result, by)
+        else report_text(result, by, terminal_width())
     )
     sys.stdout.write(text)
     return 0
@@ -75,7 +81,8 @@ def run_validate_recipes(recipes: str, models: str, form: str, calibration: str)
     table = read_recipes(
         recipes or RECIPE_DATA / "recipes.csv", models or RECIPE_DATA / "models.yaml"
     )
-    report = recipes_report(table, load_calibration(calibration))
+    shown = TerminalProgress("searching recipes")
+    report = recipes_report(table, load_calibration(calibration), shown)
     if form == "json":
         sys.stdout.write(json.dumps(report.to_json(), indent=2, allow_nan=False) + "\n")
     else:
@@ -85,7 +92,7 @@ def run_validate_recipes(recipes: str, models: str, form: str, calibration: str)
 
 def _search_text(used: Sequence[Used], form: str) -> str:
     """Return what the search says about every sweep, as text or as JSON."""
-    sweeps = search_sweeps(measured_sweeps(used, "any"))
+    sweeps = search_sweeps(measured_sweeps(used, "any"), TerminalProgress("searching sweeps"))
     if form == "json":
         return json.dumps(searched_json(sweeps), indent=2, allow_nan=False) + "\n"
     return searched_text(sweeps)

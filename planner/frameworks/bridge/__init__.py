@@ -16,5 +16,6 @@ FRAMEWORK = Framework(
         "pp dp cp tp", "pp edp ep etp", "megatron/core/parallel_state.py, as Megatron-LM"
     ),
     start_command="bridge.sh",
+    says_adapters=True,
     log_note="Megatron-Bridge prints time and memory by itself.",
 )

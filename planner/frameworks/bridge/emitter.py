@@ -9,6 +9,13 @@ from collections.abc import Iterable, Mapping
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.tuning.records import TuningJob
+from planner.frameworks.bridge.adapters import (
+    MODULES,
+    adapter_class,
+    adapter_fields,
+    adapter_refusals,
+)
 from planner.frameworks.bridge.wan import (
     UNUSED_VOCAB,
     WAN_IMPORT,
@@ -354,6 +361,9 @@ def bridge_recipe(request: EmitRequest) -> str:
         "load": EmittedCode('os.environ.get("SAVE") or None'),
         "ckpt_format": "fsdp_dtensor" if fsdp else "torch_dist",
     }
+    if job.tuning:
+        refuse_adapters(job.tuning, shape)
+        checkpoint["pretrained_checkpoint"] = EmittedCode('os.environ.get("PRETRAINED") or None')
     optimizer = {
         **_optimizer_fields(job),
         "lr": 1.5e-4,
@@ -397,7 +407,8 @@ def bridge_recipe(request: EmitRequest) -> str:
             module=module,
             provider=provider,
             free=_FREE[bool(details.stated())],
-            imports=(WAN_IMPORT if shape.diffusion else "")
+            imports=_adapter_import(job, shape)
+            + (WAN_IMPORT if shape.diffusion else "")
             + _IMPORTS.get(str(model["activation_func"]), "")
             + _VARIANT_IMPORT * ("transformer_layer_spec" in model),
             yours="".join(f"{line}\n" for line in (*yours, "")) if yours else "",
@@ -417,9 +428,32 @@ def bridge_recipe(request: EmitRequest) -> str:
             overlap=_call("CommOverlapConfig", overlap),
             dist=_call("DistributedInitConfig", dist | {"use_megatron_fsdp": fsdp}),
             checkpoint=_call("CheckpointConfig", checkpoint),
+            peft=_adapters(job, shape),
+            program="finetune" if job.tuning else "pretrain",
         ),
     ]
     return "\n".join(parts)
+
+
+def refuse_adapters(tuning: TuningJob, shape: ModelShape) -> None:
+    """Raise `RefusedPlanError` for adapters that no recipe says."""
+    if reasons := adapter_refusals(tuning, shape):
+        raise RefusedPlanError(reasons)
+
+
+def _adapter_import(job: TrainingJob, shape: ModelShape) -> str:
+    if job.tuning is None:
+        return ""
+    kind = adapter_class(job.tuning, shape)
+    return f"from megatron.bridge.peft.{MODULES[kind]} import {kind}\n"
+
+
+def _adapters(job: TrainingJob, shape: ModelShape) -> str:
+    """Return the line of the configuration that says the adapters; none where there are none."""
+    if job.tuning is None:
+        return ""
+    call = _call(adapter_class(job.tuning, shape), adapter_fields(job.tuning, shape))
+    return f"        peft={call},\n"
 
 
 def _provider(shape: ModelShape, release: str) -> tuple[str, str]:
@@ -452,6 +486,16 @@ def _call(name: str, fields: Mapping[str, object]) -> str:
     return f"{name}(\n{keywords(fields, 12)}        )"
 
 
+def _base(job: TrainingJob) -> str:
+    """Return the setting that names the frozen weights; none where all weights are trained."""
+    return _PRETRAINED if job.tuning else ""
+
+
+_PRETRAINED = """# Checkpoint of the model in Megatron-Bridge's format: its weights stay frozen.
+export PRETRAINED="${PRETRAINED:?a checkpoint of the model}"
+"""
+
+
 def _launcher(request: EmitRequest) -> str:
     n_nodes, per_node = nodes(request.layout, request.pool)
     core = core_details(request.details, request.layout, request.shape, request.job)
@@ -459,7 +503,7 @@ def _launcher(request: EmitRequest) -> str:
     title = f"Megatron-Bridge launcher; bridge_recipe.py as of Megatron-Bridge {release}."
     lines = [
         *head(title, request.header, fact_lines(request, stated_or_none(request.details))),
-        *guarded(_SETTINGS.format(n_nodes=n_nodes), core.yours),
+        *guarded(_SETTINGS.format(n_nodes=n_nodes, base=_base(request.job)), core.yours),
         *environment(request),
         f'torchrun --nnodes {n_nodes} --nproc-per-node {per_node} --node-rank "${{NODE_RANK}}" \\',
         '  --master-addr "${MASTER_ADDR}" --master-port "${MASTER_PORT}" \\',
@@ -484,7 +528,7 @@ NODE_RANK="${{NODE_RANK:-${{SLURM_NODEID:-0}}}}"
 export DATA_PATH="${{DATA_PATH:-}}" TOKENIZER_MODEL="${{TOKENIZER_MODEL:-}}"
 # Folder of the checkpoints; empty: none are written.
 export SAVE="${{SAVE:-}}"
-# --------------------------------------------------------------
+{base}# --------------------------------------------------------------
 
 """
 
@@ -587,12 +631,12 @@ _CONFIG = '''def pretrain_config() -> ConfigContainer:
         logger=LoggerConfig(log_interval=1, log_throughput=True),
         tokenizer=tokenizer,
         checkpoint={checkpoint},
-        rng=RNGConfig(seed=1234),
+{peft}        rng=RNGConfig(seed=1234),
     )
 
 
 if __name__ == "__main__":
-{forward_step}    from megatron.bridge.training.pretrain import pretrain
+{forward_step}    from megatron.bridge.training.{program} import {program}
 
-    pretrain(pretrain_config(), forward_step)
+    {program}(pretrain_config(), forward_step)
 '''

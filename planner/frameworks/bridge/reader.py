@@ -7,7 +7,9 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from costmodels.tuning.targets import EXPERTS
 from planner.errors import InputProblem, SpecError, UsageError
+from planner.frameworks.bridge.adapters import ARGUMENTS, PARTS, WHOLE, adapter_job, with_experts
 from planner.frameworks.bridge.recipe_settings import (
     HELPERS,
     ROOT,
@@ -22,6 +24,7 @@ from planner.frameworks.bridge.recipe_table import BridgeRecipe, read_recipes
 from planner.frameworks.bridge.recipe_text import model_fields_of, recipe_text
 from planner.frameworks.bridge.recipe_tree import (
     ConfigSection,
+    NotRead,
     RecipeTree,
     parsed_recipe,
     recipe_names,
@@ -86,8 +89,49 @@ def read_bridge(file: RunFile) -> ExistingRun:
     _complete(config)
     fields = with_set(config.flat(), _field_sets(file.query))
     run = _run(fields, file, name)
+    unread = [one for one in tree.not_read if _is_of_adapters(one, fields)]
+    run = _adapters_unread(run, unread[0], file) if unread else _with_adapters(run, config, file)
     doubts = _doubts(tree, fields, file.query)
     return replace(run, doubts=(*run.doubts, *doubts))
+
+
+def _with_adapters(run: ExistingRun, config: ConfigSection, file: RunFile) -> ExistingRun:
+    """Return the run with the task and the adapters that the section `peft` says."""
+    peft, model = config.fields.get("peft"), file.query.model
+    if peft is None:
+        tuned = model is not None and model.job.tuning is not None
+        return replace(run, job={**run.job, "task": "sft", "lora": {}}) if tuned else run
+    if not isinstance(peft, ConfigSection):
+        message = f"peft = {peft!r}: adapters that are not read"
+        raise SpecError(InputProblem(message, f"{WHOLE}(...) or {PARTS}(...)", file.name))
+    changes = [x for x in _field_sets(file.query) if x[0].startswith("peft.")]
+    said = with_set({f"peft.{name}": value for name, value in peft.fields.items()}, changes)
+    fields = {path.removeprefix("peft."): value for path, value in said.items()}
+    job = with_experts(adapter_job(peft.kind, fields, file.name), model)
+    notes = run.notes
+    if EXPERTS in job["lora"]["targets"] and fields.get("share_expert_adapters", True):
+        notes = (*notes, "peft.share_expert_adapters: priced as an adapter of each expert")
+    return replace(run, job={**run.job, **job}, notes=notes)
+
+
+def _is_of_adapters(one: NotRead, fields: Mapping[str, Any]) -> bool:
+    """Tell whether what was passed over says adapters that nothing else says."""
+    path = one.name.partition(".")[2]
+    is_priced = path.removeprefix("peft.") in (*ARGUMENTS, "share_expert_adapters")
+    return path == "peft" or (path.startswith("peft.") and is_priced and path not in fields)
+
+
+def _adapters_unread(run: ExistingRun, one: NotRead, file: RunFile) -> ExistingRun:
+    """Return the run with the adapters of the model file; `SpecError` where it has none."""
+    path = one.name.partition(".")[2]
+    model = file.query.model
+    if path == "peft" and model is not None and model.job.tuning is not None:
+        text = f"adapters = the model file's: {one.name} is not read, {one.why}"
+        return replace(run, assumed=(*run.assumed, text))
+    fix = f"write {WHOLE}(...) or {PARTS}(...) there, or give a model file of task lora"
+    fix = fix if path == "peft" else "say it: " + option("set", f"{ROOT}.{path}=...")
+    message = f"{ROOT}.{path} says the adapters and is not read: {one.why}"
+    raise SpecError(InputProblem(message, fix, one.source or file.name, one.line))
 
 
 def _complete(config: ConfigSection) -> None:
@@ -113,7 +157,7 @@ def _field_sets(query: RunQuery) -> list[tuple[str, object]]:
         if "." not in plain:
             plain = path_of(plain).removeprefix(f"{ROOT}.") if setting_of(plain) else plain
         section = plain.partition(".")[0]
-        if "." not in plain or section not in (*SECTIONS, "checkpoint"):
+        if "." not in plain or section not in (*SECTIONS, "checkpoint", "peft"):
             raise UsageError(
                 option("set") + f" {path}: no field of a recipe",
                 f"such as {ROOT}.model.tensor_model_parallel_size=4, or pools.0.nodes",

@@ -4,7 +4,7 @@ Its model provider is a TransformerConfig of megatron-core, so most fields go by
 parser's settings; those that do not stand in `NAMES`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from costmodels.plans import Layout
@@ -150,6 +150,19 @@ def _from_hub(arguments: Any, _: Any) -> ConfigSection:
     return ConfigSection("AutoBridge", {"hf_config": arguments[0] if arguments else ""})
 
 
+def _peft_of_scheme(arguments: Sequence[Any], keywords: Mapping[str, Any]) -> Any:
+    """Return the adapters of a scheme by name; None for none.
+
+    Source: Megatron-Bridge 0.6.2, recipes/utils/dataset_utils.py (default_peft_config).
+    """
+    scheme = arguments[0] if arguments else keywords.get("peft_scheme")
+    if not isinstance(scheme, str):
+        return scheme
+    name = {"lora": "LoRA", "dora": "DoRA"}.get(scheme.lower())
+    given = {key: value for key, value in keywords.items() if key != "peft_scheme"}
+    return ConfigSection(name, given) if name else None
+
+
 HELPERS: Mapping[str, Helper] = {
     **{
         name: (lambda arguments, keywords, name=name: precision_section(name))  # type: ignore[misc]
@@ -161,6 +174,7 @@ HELPERS: Mapping[str, Helper] = {
     "_enable_overlap_param_gather_with_optimizer_step": lambda arguments, _: None,
     "apply_flex_dispatcher_backend": _flex_dispatcher,
     "from_hf_pretrained": _from_hub,
+    "default_peft_config": _peft_of_scheme,
 }
 """Functions of Megatron-Bridge that recipes call, for where their source is not at hand."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from planner.errors import InputProblem, SpecError
+from planner.frameworks.bridge.adapters import ARGUMENTS, MODULES, OTHER_WEIGHTS
 
 FindText = Callable[[str], str | None]
 """Returns the text of a file by its path from the folder of the recipe; None where it is not."""
@@ -272,9 +273,11 @@ class RecipeTree:
         owner = self._owner(target.value, scope, module)
         if owner is None:
             return
-        if value is UNREAD or (isinstance(value, list | tuple) and UNREAD in value):
+        if _is_unread(value):
             owner.fields.pop(target.attr, None)
-            self._skip(target, "its value is not known", module, ast.unparse(target))
+            is_peft = owner.kind in MODULES
+            name = f"cfg.peft.{target.attr}" if is_peft else ast.unparse(target)
+            self._skip(target, "its value is not known", module, name)
             return
         owner.fields[target.attr] = value
 
@@ -350,7 +353,10 @@ class RecipeTree:
             owner = self._value(node.func.value, scope, module)
             if isinstance(owner, ConfigSection):
                 return owner  # of a provider: get_model_config(), finalize()
-        if re.fullmatch(r"(_?[A-Z]\w*)(Config|Container|Provider\w*)", short):
+        if short in MODULES or short == OTHER_WEIGHTS:
+            by_place = dict(zip(ARGUMENTS, arguments, strict=False))
+            return self._adapters(node, short, {**by_place, **keywords}, module)
+        if _SECTION.fullmatch(short):
             for field_name, value in keywords.items():
                 if value is UNREAD:
                     self._skip(node, "its value is not known", module, f"{short}.{field_name}")
@@ -359,6 +365,15 @@ class RecipeTree:
         if short.endswith("_config") or any(isinstance(a, ConfigSection) for a in arguments):
             self._skip(node, "its source is not beside this file", module)
         return ConfigSection(short, dict(keywords)) if short.endswith("_config") else UNREAD
+
+    def _adapters(
+        self, node: ast.Call, kind: str, given: Mapping[str, Any], module: _Module
+    ) -> ConfigSection:
+        """Return the section `peft`; arguments that are not known are listed under its name."""
+        known = {name: value for name, value in given.items() if not _is_unread(value)}
+        for name in given.keys() - known.keys():
+            self._skip(node, "its value is not known", module, f"cfg.peft.{name}")
+        return ConfigSection(kind, known)
 
     def _binary(self, node: ast.BinOp, scope: Mapping[str, Any], module: _Module) -> Any:
         left, right = (self._value(x, scope, module) for x in (node.left, node.right))
@@ -475,6 +490,15 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
     ast.Div: operator.truediv,
     ast.Mod: operator.mod,
 }
+
+
+def _is_unread(value: Any) -> bool:
+    """Tell whether a value, or one in it, could not be evaluated."""
+    return value is UNREAD or (isinstance(value, list | tuple) and UNREAD in value)
+
+
+_SECTION = re.compile(r"(_?[A-Z]\w*)(Config|Container|Provider\w*)")
+"""Classes whose instances are sections of a configuration."""
 ALWAYS_HELPED = ("apply_flex_dispatcher_backend",)
 """Functions that ask the machine they run on: their source says nothing here."""
 

@@ -1,1 +1,1 @@
-"""Tools that fine-tune on a training framework: TRL, axolotl, LLaMA-Factory; written and read."""
+"""Tools that fine-tune on a training framework, from TRL to ms-swift; written and read."""

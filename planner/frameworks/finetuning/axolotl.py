@@ -15,12 +15,8 @@ from planner.frameworks.finetuning.trainer_settings import (
 from planner.frameworks.finetuning.tuned_plan import TunedPlan
 from planner.frameworks.hf_config import model_type
 
-YOURS = {
-    "base_model": "path/to/model",
-    "datasets": [{"path": "path/to/dataset", "type": "chat_template"}],
-    "output_dir": "checkpoints",
-}
-"""What no plan can say: a model and data sets by path or name, a folder."""
+SAMPLES, PAIRS = "chat_template", "chat_template.default"
+"""How a data set of conversations is read, and one of pairs of answers."""
 RENAMED = {
     "per_device_train_batch_size": "micro_batch_size",
     "num_train_epochs": "num_epochs",
@@ -35,25 +31,42 @@ def axolotl_files(plan: TunedPlan) -> dict[str, str]:
         plan, "axolotl.cli.train", [f'"${{HERE}}/{plan.tuner.config_file}"']
     )
     return {
-        plan.tuner.config_file: config_text(plan, axolotl_settings(plan), YOURS),
+        plan.tuner.config_file: config_text(plan, axolotl_settings(plan), _yours(plan)),
         plan.tuner.launcher_file: launcher_text(plan, command),
         **engine_files(plan, with_accelerate=False),
     }
 
 
+def _yours(plan: TunedPlan) -> dict[str, object]:
+    """Return what no plan can say: a model and data sets by path or name, a folder."""
+    kind = PAIRS if plan.compares_answers else SAMPLES
+    return {
+        "base_model": "path/to/model",
+        "datasets": [{"path": "path/to/dataset", "type": kind}],
+        "output_dir": "checkpoints",
+    }
+
+
 def axolotl_settings(plan: TunedPlan) -> dict[str, object]:
     """Return the fields of axolotl's configuration that the plan decides."""
-    packs = plan.job.data is not None and plan.job.data.packing == "masked"
     trainer = {RENAMED.get(key, key): value for key, value in trainer_fields(plan).items()}
     return {
         "attn_implementation": attention_name(plan),
         **_adapters(plan),
         "sequence_len": plan.job.seq_len,
-        "sample_packing": packs,
-        "pad_to_sequence_len": packs,
+        **(_preferences(plan) if plan.compares_answers else _packing(plan)),
         **trainer,
         **_engine(plan),
     }
+
+
+def _preferences(plan: TunedPlan) -> dict[str, object]:
+    return {"rl": "dpo", "precompute_ref_log_probs": plan.job.has_precomputed_reference}
+
+
+def _packing(plan: TunedPlan) -> dict[str, object]:
+    packs = plan.job.data is not None and plan.job.data.packing == "masked"
+    return {"sample_packing": packs, "pad_to_sequence_len": packs}
 
 
 def _adapters(plan: TunedPlan) -> dict[str, object]:

@@ -1,12 +1,19 @@
 """What is read as a run of a tool that fine-tunes: its YAML, and launch scripts that name one."""
 
+import json
+from dataclasses import replace
+
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.finetuning.reader import TunedFile, read_tuned, tuner_of
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.format import LaunchedRun, RunFile, RunFormat, ScriptFormat
+from planner.frameworks.runs.launch_script import SWIFT_TASKS
 from planner.frameworks.runs.launched import launched_run
+from planner.frameworks.runs.trainer_arguments import plain_value
 from planner.frameworks.shell.marks import unmarked
 
+TRL_TASKS = ("sft", "dpo")
+"""Scripts of TRL that are read."""
 ENDINGS = (".yaml", ".yml")
 
 
@@ -29,30 +36,64 @@ def _named(run: LaunchedRun) -> tuple[str, str] | None:
     return None
 
 
+def _is_swift(run: LaunchedRun) -> bool:
+    return run.launch.launcher == "swift" and run.launch.script in SWIFT_TASKS
+
+
+def _swift_text(run: LaunchedRun) -> str:
+    """Return the options of a command of ms-swift as its configuration; lists keep their words."""
+    words: dict[str, list[object]] = {}
+    name = ""
+    for word in run.argv:
+        if word.startswith("--"):
+            name, equals, value = word[2:].partition("=")
+            words[name] = [plain_value(value)] if equals else []
+        elif name:
+            words[name].append(plain_value(word))
+    settings = {key: x[0] if len(x) == 1 else x or True for key, x in words.items()}
+    settings.setdefault("tuner_type", settings.get("train_type", "lora"))
+    return json.dumps(settings)
+
+
 def _launched(run: LaunchedRun) -> ExistingRun:
     named = _named(run)
-    assert named is not None  # asked before it is read
-    name, text = named
-    script = unmarked(run.launch.script).rsplit("/", 1)[-1].removesuffix(".py")
-    module, _, task = script.rpartition(".")
-    if module == "trl.scripts" and task != "sft":
-        fix = "check a run of trl.scripts.sft"
-        raise SpecError(InputProblem(f"TRL trains by {task} here, which is not read", fix, name))
+    name, text = named or (run.file.name, _swift_text(run))
+    if tuner_of(text, name) is None:
+        raise SpecError(InputProblem("ms-swift: no model", "name one with its option model", name))
     config = run.launch.options.get("config-file", "")
     launch = run.named_file(unmarked(config)) if config else ""
     query = run.launched_query
-    arguments = {k: v for k, v in run.arguments.items() if k not in ("config", "config_file")}
-    query = query.launched(arguments, run.launch.n_devices)
+    given = run.arguments if named else run.query.arguments  # else the text has them
+    arguments = {k: v for k, v in given.items() if k not in ("config", "config_file")}
+    arguments |= _stage(run, name)
+    pinned = {"mbs": run.query.pins["mbs"]} if "mbs" in run.query.pins else {}
+    query = replace(query.launched(arguments, run.launch.n_devices), pins=pinned)
     file = TunedFile(text, name, query, run.find, launch, "launch script")
     return launched_run(read_tuned(file), run)
+
+
+def _stage(run: LaunchedRun, name: str) -> dict[str, str]:
+    """Return what the script of a tool says of the task; empty where a file says it."""
+    script = unmarked(run.launch.script).rsplit("/", 1)[-1].removesuffix(".py")
+    if _is_swift(run):
+        return {"stage": script}
+    module, _, task = script.rpartition(".")
+    if module != "trl.scripts":
+        return {}
+    if task not in TRL_TASKS:
+        fix = f"check a run of trl.scripts.{' or '.join(TRL_TASKS)}"
+        raise SpecError(InputProblem(f"TRL trains by {task} here, which is not read", fix, name))
+    return {"stage": task}
 
 
 RUN_FORMATS = (
     RunFormat(
         _is_configuration,
         _configuration,
-        "a YAML of TRL, axolotl or LLaMA-Factory",
+        "a YAML of TRL, axolotl, LLaMA-Factory, ms-swift or torchtune",
         precedence=10,
     ),
 )
-SCRIPT_FORMATS = (ScriptFormat(lambda run: _named(run) is not None, _launched, precedence=20),)
+SCRIPT_FORMATS = (
+    ScriptFormat(lambda run: _named(run) is not None or _is_swift(run), _launched, precedence=20),
+)

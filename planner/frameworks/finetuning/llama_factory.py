@@ -45,7 +45,7 @@ def llama_factory_settings(plan: TunedPlan) -> dict[str, object]:
     fields.pop("gradient_checkpointing_kwargs", None)
     engine = {"deepspeed": plan.tuner.deepspeed_file} if plan.on_deepspeed else {}
     return {
-        "stage": "sft",
+        "stage": "dpo" if plan.compares_answers else "sft",
         "do_train": True,
         "flash_attn": ATTENTION[attention_name(plan)],
         **_adapters(plan),
@@ -58,8 +58,13 @@ def llama_factory_settings(plan: TunedPlan) -> dict[str, object]:
 
 
 def _packing(plan: TunedPlan) -> dict[str, object]:
-    """Return how samples become sequences; `neat_packing` masks them apart."""
+    """Return how samples become sequences; `neat_packing` masks them apart.
+
+    Pairs of answers are not packed; the key would not be read.
+    """
     data = plan.job.data
+    if plan.compares_answers:
+        return {}
     if data is None or data.packing == "none":
         return {"packing": False}
     return {"packing": True, "neat_packing": data.packing == "masked"}

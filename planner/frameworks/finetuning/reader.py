@@ -10,13 +10,20 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.errors import InputProblem, SpecError
-from planner.frameworks.finetuning.readings import TunerReading, check_stage, reading_of
+from planner.frameworks.finetuning.readings import (
+    TunerReading,
+    check_means,
+    check_stage,
+    reading_of,
+)
+from planner.frameworks.finetuning.setting_kinds import typed_settings
 from planner.frameworks.finetuning.tuners import TUNERS
 from planner.frameworks.fsdp2.reader import read_accelerate
-from planner.frameworks.runs.existing_run import ExistingRun
+from planner.frameworks.runs.existing_run import PAIR_SEQUENCES, ExistingRun
 from planner.frameworks.runs.format import FindFile
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.settings import flattened, with_set
+from planner.frameworks.runs.trainer_arguments import ACCUMULATION, BATCH
 from planner.option_names import option
 from planner.specs.inputs import ModelInput
 from planner.specs.yaml.document import parse_yaml
@@ -58,21 +65,60 @@ def read_tuned(file: TunedFile) -> ExistingRun:
         )
     data = flattened(parse_yaml(file.text, file.name).data)
     own, others = _sorted_sets(data, file.query.sets)
-    settings = with_set({**reading.defaults, **data, **file.query.script_arguments}, own)
+    stated = with_set({**data, **file.query.script_arguments}, own)
+    settings = {**reading.defaults, **typed_settings(stated, file.name, reading.sections)}
     check_stage(reading, settings, file.name)
-    arguments = _arguments(reading, settings, file.name)
+    settings = _with_accumulation(reading, settings, file.query.n_devices)
+    check_means(reading, settings, file.name)
+    arguments = _arguments(reading, settings)
+    reference = reading.reference(settings)
     query = replace(file.query, sets=others, script_arguments=arguments)
+    query = _in_pairs(query, file.name) if reference else query
     text, assumed = _launch_text(file, reading, settings)
     kind = f"{reading.title} {file.kind}"
     run = read_accelerate(text, file.name, query, file.find, kind)
     notes = _packing_notes(reading.packing(settings), model)
+    run = _of_pairs(run) if reference else run
     return replace(
         run,
-        job={**run.job, **_tuned_job(reading, settings, model, file.name)},
+        job={**run.job, **_tuned_job(reading, settings, model)},
         assumed=(*run.assumed, *assumed),
-        notes=(*run.notes, *notes),
+        notes=(*run.notes, *notes, *reading.notes(settings)),
         key_names=reading.key_names,
     )
+
+
+def _with_accumulation(
+    reading: TunerReading, settings: Mapping[str, Any], n_devices: int | None
+) -> dict[str, Any]:
+    """Return settings with the micro-batches that a tool takes where its file does not say."""
+    samples, mbs = reading.batch_samples, settings.get(BATCH)
+    is_stated = settings.get(ACCUMULATION) is not None
+    if not samples or is_stated or not n_devices or not mbs:
+        return dict(settings)
+    return {**settings, ACCUMULATION: max(1, -(-samples // (mbs * n_devices)))}
+
+
+def _in_pairs(query: RunQuery, source: str) -> RunQuery:
+    """Return the query with a pinned micro-batch in pairs of answers, as the file counts."""
+    pinned = query.pins.get("mbs")
+    if not isinstance(pinned, int):
+        return query
+    if pinned % PAIR_SEQUENCES:
+        message = f"mbs {pinned} parts the answers of a pair"
+        raise SpecError(InputProblem(message, "pin an even mbs", source))
+    return replace(query, pins={**query.pins, "mbs": pinned // PAIR_SEQUENCES})
+
+
+def _of_pairs(run: ExistingRun) -> ExistingRun:
+    """Return a run whose batches were read in pairs of answers, in sequences."""
+    counts = {
+        name: run.layout[name] * PAIR_SEQUENCES for name in ("mbs", "gbs") if name in run.layout
+    }
+    job = dict(run.job)
+    if "global_batch" in job:
+        job["global_batch"] *= PAIR_SEQUENCES
+    return replace(run, layout={**run.layout, **counts}, job=job, sample_sequences=PAIR_SEQUENCES)
 
 
 def _sorted_sets(
@@ -88,22 +134,9 @@ def _sorted_sets(
     return tuple(x for x in sets if is_own(x[0])), tuple(x for x in sets if not is_own(x[0]))
 
 
-WHOLE_NUMBERS = (
-    "per_device_train_batch_size",
-    "gradient_accumulation_steps",
-    "max_length",
-    "cutoff_len",
-)
-
-
-def _arguments(reading: TunerReading, settings: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """Return the arguments of the Trainer; `SpecError` where a size is no whole number."""
+def _arguments(reading: TunerReading, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the Trainer."""
     arguments = reading.arguments(settings)
-    for name in WHOLE_NUMBERS:
-        value = arguments.get(name)
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-            message = f"{name}: expected a whole number, got {value!r}"
-            raise SpecError(InputProblem(message, "", source))
     if arguments.get("bf16") is None and not arguments.get("fp16"):
         arguments["bf16"] = True  # as all of the tools have it on devices that can
     return arguments
@@ -113,7 +146,7 @@ def _launch_text(
     file: TunedFile, reading: TunerReading, settings: Mapping[str, Any]
 ) -> tuple[str, tuple[str, ...]]:
     """Return the launch configuration, and what was taken where there is none."""
-    own = reading.launch(settings)
+    own = reading.launch(settings, file.find)
     if own is not None:
         return json.dumps(own), ()
     if file.launch:
@@ -126,19 +159,19 @@ def _launch_text(
 
 
 def _tuned_job(
-    reading: TunerReading, settings: Mapping[str, Any], model: ModelInput, source: str
+    reading: TunerReading, settings: Mapping[str, Any], model: ModelInput
 ) -> dict[str, Any]:
     """Return the fields of `training:` that the tool's file states: task, adapters, packs."""
-    lora = reading.lora(settings)
+    lora, reference = reading.lora(settings), reading.reference(settings)
     fields: dict[str, Any] = {}
     if lora is not None:
         fields = {"task": "lora" if lora["base"] == "bf16" else "qlora", "lora": lora}
-        for name in ("rank", "alpha", "dropout"):
-            if isinstance(lora[name], bool) or not isinstance(lora[name], int | float):
-                message = f"{name} of the adapters: expected a number, got {lora[name]!r}"
-                raise SpecError(InputProblem(message, "", source))
+    elif reference:
+        fields = {"task": "dpo", "lora": {}}
     elif model.job.tuning is not None:
         fields = {"task": "sft", "lora": {}}
+    if reference or model.job.compares_answers:
+        fields = {"task": "sft", **fields, "reference": reference or None}
     data = model.document.get("training", {}).get("data")
     if isinstance(data, Mapping):
         fields["data"] = {**data, "packing": reading.packing(settings)}

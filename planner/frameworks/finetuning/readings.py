@@ -10,6 +10,9 @@ from typing import Any
 from costmodels.tuning.targets import ALL_LINEAR
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.finetuning.adapter_names import targets_of
+from planner.frameworks.finetuning.torchtune import reading as torchtune
+from planner.frameworks.runs.format import FindFile
+from planner.specs.yaml.document import parse_yaml
 
 Settings = Mapping[str, Any]
 
@@ -23,6 +26,8 @@ class TunerReading:
     title: str
     groups: tuple[tuple[str, ...], ...]
     """Keys of which a file has one of each group."""
+    strange: tuple[str, ...] = ()
+    """Keys of which it has none: those of another program with the same ones."""
     defaults: Mapping[str, Any]
     """What it takes where its file says nothing."""
     arguments: Callable[[Settings], dict[str, Any]]
@@ -31,10 +36,20 @@ class TunerReading:
     """The section `training.lora`; None where all weights are trained."""
     packing: Callable[[Settings], str]
     """One of `costmodels.data.lengths.PACKINGS`."""
-    launch: Callable[[Settings], dict[str, Any] | None]
+    reference: Callable[[Settings], str]
+    """Of pairs of answers one of `costmodels.tuning.records.REFERENCES`; empty: plain samples."""
+    launch: Callable[[Settings, FindFile], dict[str, Any] | None]
     """The launch configuration of Accelerate that the file itself says; None: it says none."""
+    batch_samples: int = 0
+    """Samples that a step accumulates over all devices where the file does not say; 0: none."""
     stages: tuple[str, ...] = ()
-    """Values of `stage` and `rl` that train on plain samples."""
+    """Values of `stage` or `rl` that are read."""
+    sections: tuple[str, ...] = ()
+    """Settings that hold others in its files, and are none by themselves."""
+    notes: Callable[[Settings], tuple[str, ...]] = lambda _: ()
+    """What of its settings is priced otherwise."""
+    means: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
+    """Values that are read of settings which say what is trained and how weights are held."""
     key_names: Mapping[str, str] = field(default_factory=dict)
     """Its names of the engine's settings, where they are other ones."""
 
@@ -60,10 +75,6 @@ def lora_targets(names: list[str], tensors: object = None) -> list[str]:
     return targets_of(plain, has_experts)
 
 
-def _trl_arguments(settings: Settings) -> dict[str, Any]:
-    return dict(settings)
-
-
 def _trl_lora(settings: Settings) -> dict[str, Any] | None:
     if not settings.get("use_peft"):
         return None
@@ -83,6 +94,26 @@ def _trl_packing(settings: Settings) -> str:
     if not settings.get("packing"):
         return "none"
     return "unmasked" if settings["packing_strategy"] == "wrapped" else "masked"
+
+
+DPO_KEY = "precompute_ref_log_probs"
+
+
+def _trl_reference(settings: Settings) -> str:
+    """Return where the reference is; a file of `dpo` is known by its launcher or a key."""
+    is_dpo = settings.get("stage") == "dpo" or DPO_KEY in settings
+    return _computed(settings) if is_dpo else ""
+
+
+def _computed(settings: Settings) -> str:
+    return "precomputed" if settings.get(DPO_KEY) else "memory"
+
+
+def _axolotl_reference(settings: Settings) -> str:
+    """Return where the reference is; one of all weights stays in memory."""
+    if settings.get("rl") != "dpo":
+        return ""
+    return _computed(settings) if settings.get("adapter") else "memory"
 
 
 def _axolotl_arguments(settings: Settings) -> dict[str, Any]:
@@ -117,7 +148,7 @@ def _axolotl_packing(settings: Settings) -> str:
     return "masked" if settings.get("sample_packing") else "none"
 
 
-def _axolotl_launch(settings: Settings) -> dict[str, Any] | None:
+def _axolotl_launch(settings: Settings, _: FindFile) -> dict[str, Any] | None:
     """Return the FSDP section, or the file of DeepSpeed, as Accelerate's file has them."""
     if named := settings.get("deepspeed"):
         inner = {"deepspeed_config_file": str(named)}
@@ -168,17 +199,106 @@ def _factory_lora(settings: Settings) -> dict[str, Any] | None:
     }
 
 
+def _factory_reference(settings: Settings) -> str:
+    if settings.get("stage") != "dpo":
+        return ""
+    return "none" if settings.get("pref_loss") in ("orpo", "simpo") else "memory"
+
+
 def _factory_packing(settings: Settings) -> str:
+    if settings.get("stage") == "dpo":
+        return "none"
     if settings.get("neat_packing"):
         return "masked"
     return "unmasked" if settings.get("packing") else "none"
 
 
-def _factory_launch(settings: Settings) -> dict[str, Any] | None:
+def _factory_launch(settings: Settings, _: FindFile) -> dict[str, Any] | None:
     if named := settings.get("deepspeed"):
         inner = {"deepspeed_config_file": str(named)}
         return {"distributed_type": "DEEPSPEED", "deepspeed_config": inner}
     return None
+
+
+def _swift_lora(settings: Settings) -> dict[str, Any] | None:
+    if settings.get("tuner_type", settings.get("train_type", "lora")) != "lora":
+        return None
+    bits = settings.get("quant_bits") if settings.get("quant_method") == "bnb" else None
+    plain = {"load_in_4bit": str(bits) == "4", "load_in_8bit": str(bits) == "8"}
+    tensors = settings.get("target_parameters")
+    return {
+        "rank": settings["lora_rank"],
+        "alpha": settings["lora_alpha"],
+        "dropout": settings["lora_dropout"],
+        "targets": lora_targets(listed(settings["target_modules"]), tensors),
+        "base": quantized_base(plain, settings["bnb_4bit_use_double_quant"]),
+    }
+
+
+def _swift_packing(settings: Settings) -> str:
+    return "masked" if settings.get("packing") else "none"
+
+
+def _swift_reference(settings: Settings) -> str:
+    kind = settings.get("rlhf_type", "dpo" if settings.get("stage") == "rlhf" else "")
+    return "memory" if kind == "dpo" else ""
+
+
+def _swift_arguments(settings: Settings) -> dict[str, Any]:
+    """Return its settings with the precision that `torch_dtype` stands for where none is said."""
+    is_fp16 = settings.get("torch_dtype") in ("float16", "float32")
+    is_bf16 = not is_fp16 and not settings.get("fp16")
+    return {"fp16": is_fp16, "bf16": is_bf16, **settings}
+
+
+def _swift_launch(settings: Settings, find: FindFile) -> dict[str, Any] | None:
+    """Return what shards, over sequences that ranks share by exchanges of heads (Ulysses)."""
+    launch = _swift_sharding(settings, find)
+    parts = settings.get("sequence_parallel_size") or 1
+    block = {"parallelism_config_sp_size": parts}
+    return launch | ({"parallelism_config": block} if parts > 1 else {})
+
+
+def _swift_sharding(settings: Settings, find: FindFile) -> dict[str, Any]:
+    """Return the section of `fsdp`, or the file or preset of `deepspeed`."""
+    if named := settings.get("deepspeed"):
+        said = _swift_arguments(settings)
+        kind = next((x for x in ("bf16", "fp16") if said[x] is True), "no")
+        return {**_swift_deepspeed(named), "mixed_precision": kind}
+    named = settings.get("fsdp") or ""
+    if not isinstance(named, str):
+        message = f"fsdp: expected fsdp2 or the name of a file, got {named!r}"
+        raise SpecError(InputProblem(message))
+    if not named:
+        return {"distributed_type": "MULTI_GPU"}
+    text = find(named) if named != "fsdp2" else "{}"
+    if text is None:
+        fix = "put it beside this file"
+        raise SpecError(InputProblem(f"fsdp names {named}, which cannot be read", fix))
+    data = parse_yaml(text, named).data
+    section = data.get("fsdp_config") or FSDP2_PRESET if isinstance(data, Mapping) else None
+    if not isinstance(section, Mapping):
+        message = "expected the section fsdp_config of FSDP2"
+        raise SpecError(InputProblem(message, "such as fsdp: fsdp2", named))
+    block = {f"fsdp_{key.removeprefix('fsdp_')}": value for key, value in section.items()}
+    return {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2, **block}}
+
+
+FSDP2_PRESET = {"reshard_after_forward": True, "activation_checkpointing": True}
+"""What `fsdp: fsdp2` says of a layout. Source: ms-swift 4.6.0, config/fsdp2.json."""
+
+
+def _swift_deepspeed(named: str) -> dict[str, Any]:
+    """Return Accelerate's section for a file, or for a preset: `zero2_offload`."""
+    stage, _, offload = named.removeprefix("zero").partition("_")
+    is_preset = stage in ("0", "1", "2", "3") and offload in ("", "offload")
+    if not (named.startswith("zero") and is_preset):
+        inner: dict[str, Any] = {"deepspeed_config_file": named}
+        return {"distributed_type": "DEEPSPEED", "deepspeed_config": inner}
+    parts = ["optimizer"] + ["param"] * (stage == "3")
+    on_host = {f"offload_{part}_device": "cpu" for part in parts} if offload else {}
+    inner = {"zero_stage": int(stage), **on_host}
+    return {"distributed_type": "DEEPSPEED", "deepspeed_config": inner}
 
 
 _SIZES = {
@@ -215,7 +335,10 @@ READINGS = (
         arguments=_axolotl_arguments,
         lora=_axolotl_lora,
         packing=_axolotl_packing,
+        reference=_axolotl_reference,
         launch=_axolotl_launch,
+        stages=("dpo",),
+        means={"adapter": ("lora", "qlora")},
         key_names=_AXOLOTL_NAMES,
     ),
     TunerReading(
@@ -237,8 +360,53 @@ READINGS = (
         arguments=_factory_arguments,
         lora=_factory_lora,
         packing=_factory_packing,
+        reference=_factory_reference,
         launch=_factory_launch,
-        stages=("pt", "sft"),
+        stages=("pt", "sft", "dpo"),
+        means={
+            "finetuning_type": ("lora", "full"),
+            "quantization_method": ("bnb", "bitsandbytes"),
+            "quantization_bit": (4, 8),
+        },
+    ),
+    TunerReading(
+        name="swift",
+        title="ms-swift",
+        groups=(
+            ("model",),
+            (
+                "tuner_type",
+                "train_type",
+                "rlhf_type",
+                "target_modules",
+                "torch_dtype",
+                "attn_impl",
+            ),
+        ),
+        strange=("tensor_model_parallel_size", "micro_batch_size", "recompute_granularity"),
+        defaults={
+            "per_device_train_batch_size": 1,
+            "gradient_checkpointing": True,
+            "lora_rank": 8,
+            "lora_alpha": 32,
+            "lora_dropout": 0.05,
+            "target_modules": "all-linear",
+            "bnb_4bit_use_double_quant": True,
+        },
+        arguments=_swift_arguments,
+        lora=_swift_lora,
+        packing=_swift_packing,
+        reference=_swift_reference,
+        launch=_swift_launch,
+        batch_samples=16,
+        stages=("pt", "sft", "rlhf", "dpo"),
+        means={
+            "tuner_type": ("lora", "full"),
+            "train_type": ("lora", "full"),
+            "quant_method": ("bnb",),
+            "quant_bits": (4, 8),
+            "deepspeed_autotp_size": (1,),
+        },
     ),
     TunerReading(
         name="trl",
@@ -262,10 +430,35 @@ READINGS = (
             "lora_alpha": 32,
             "lora_dropout": 0.05,
         },
-        arguments=_trl_arguments,
+        arguments=dict,
         lora=_trl_lora,
         packing=_trl_packing,
+        reference=_trl_reference,
         launch=_factory_launch,
+        stages=("sft", "dpo"),
+    ),
+    TunerReading(
+        name="torchtune",
+        title="torchtune",
+        groups=(
+            ("model",),
+            ("tokenizer",),
+            ("checkpointer",),
+            ("batch_size", "optimizer", "dataset"),
+        ),
+        sections=torchtune.SECTIONS,
+        defaults=torchtune.DEFAULTS,
+        arguments=torchtune.torchtune_arguments,
+        lora=torchtune.torchtune_lora,
+        packing=torchtune.torchtune_packing,
+        reference=torchtune.torchtune_reference,
+        launch=torchtune.torchtune_launch,
+        notes=torchtune.torchtune_notes,
+        means={
+            "dtype": ("bf16", "fp32"),
+            "model.apply_lora_to_output": (False,),
+        },
+        key_names=torchtune.NAMES,
     ),
 )
 """In the order in which a file is asked whose it is: LLaMA-Factory's have TRL's keys too."""
@@ -274,15 +467,27 @@ READINGS = (
 def reading_of(keys: set[str]) -> TunerReading | None:
     """Return whose configuration has these keys at its top; None for none of the tools."""
     for one in READINGS:
-        if all(keys & set(group) for group in one.groups):
+        if all(keys & set(group) for group in one.groups) and not keys & set(one.strange):
             return one
     return None
 
 
 def check_stage(reading: TunerReading, settings: Settings, source: str) -> None:
-    """Raise `SpecError` for a stage that is no training on plain samples."""
-    stage = settings.get("stage") or settings.get("rl")
+    """Raise `SpecError` for a stage that is neither samples nor pairs of answers."""
+    key = next((name for name in ("rlhf_type", "stage", "rl") if settings.get(name)), "")
+    stage = settings.get(key)
     if stage and str(stage) not in reading.stages:
-        fix = f"stage {' or '.join(reading.stages)}" if reading.stages else "leave rl out"
+        fix = f"{key} {' or '.join(reading.stages)}"
         message = f"{reading.title} trains by {stage} here, which is not read"
         raise SpecError(InputProblem(message, fix, source))
+
+
+def check_means(reading: TunerReading, settings: Settings, source: str) -> None:
+    """Raise `SpecError` for ways to train, or to hold weights, that are not read."""
+    for key, known in reading.means.items():
+        value = settings.get(key)
+        if value and str(value) not in map(str, known):
+            fix = f"{key} {' or '.join(map(str, known))}"
+            raise SpecError(
+                InputProblem(f"{reading.title}: {key} {value} is not read", fix, source)
+            )

@@ -80,12 +80,16 @@ def config_text(
 
 def plan_notes(plan: TunedPlan) -> list[str]:
     """Return what a configuration says of its plan in words."""
-    x, engine = plan.layout, framework_rules(plan.engine)
+    x, engine = plan.sample_layout, framework_rules(plan.engine)
+    unit = " pairs" if plan.compares_answers else ""
+    title = "PyTorch's FSDP2" if plan.tuner.has_own_loop else f"{engine.title} {engine.release}"
     notes = [
-        f"{x.n_devices} processes on {engine.title} {engine.release}; the global batch is"
-        f" {x.gbs} = {x.mbs} x {x.n_micro} x {x.dp}.",
+        f"{x.n_devices} processes on {title}; the global batch is"
+        f" {x.gbs}{unit} = {x.mbs} x {x.n_micro} x {x.dp}.",
         "The learning rate does not change the cost and is yours too.",
     ]
+    if plan.tuner.has_own_loop and plan.tuning is not None:
+        notes += ["Adapters and their states are in bf16 here; the plan prices them in fp32."]
     data = plan.job.data
     if data is None:
         notes += [f"Every sample is taken to fill its {plan.job.seq_len} tokens."]

@@ -42,7 +42,7 @@ def deepspeed_settings(plan: TunedPlan) -> dict[str, object]:
 
     The Trainer recomputes by itself. With ZeRO 3 whole weights are gathered where they are saved.
     """
-    config = deepspeed_config(plan.layout, plan.shape, plan.job)
+    config = deepspeed_config(plan.sample_layout, plan.shape, plan.job)
     for name in ("activation_checkpointing", "expert_parallel"):
         config.pop(name, None)
     names = ("lr", "betas", "weight_decay") + ("eps",) * (plan.job.optimizer != "lion")
@@ -60,7 +60,7 @@ def trainer_fields(plan: TunedPlan) -> dict[str, object]:
     FSDP2 recomputes by its own key; gradients are reduced at every micro-batch where it shards.
     A job without `tokens` trains one epoch.
     """
-    fields = trainer_args(plan.layout, plan.job, with_optimizer=not plan.on_deepspeed)
+    fields = trainer_args(plan.sample_layout, plan.job, with_optimizer=not plan.on_deepspeed)
     if not plan.is_sharded:
         fields.pop("accelerator_config", None)
     if not plan.job.tokens:
@@ -68,8 +68,19 @@ def trainer_fields(plan: TunedPlan) -> dict[str, object]:
         fields["num_train_epochs"] = 1
     if plan.recomputes and not plan.is_sharded:
         fields["gradient_checkpointing"] = True
-        fields["gradient_checkpointing_kwargs"] = {"use_reentrant": plan.on_deepspeed}
+        fields["gradient_checkpointing_kwargs"] = {"use_reentrant": is_reentrant(plan)}
     return fields
+
+
+def is_reentrant(plan: TunedPlan) -> bool:
+    """Tell whether layers are recomputed by autograd's reentrant function, as ZeRO 3 needs.
+
+    Pairs over several devices beside 4-bit weights must not be. Source: axolotl 0.19.0,
+    utils/schemas/validation.py (check_rl_config_gradient_checkpointing).
+    """
+    is_nf4 = plan.tuning is not None and plan.tuning.base in ("nf4", "nf4-plain")
+    spared = plan.compares_answers and is_nf4 and plan.layout.zero < 3
+    return plan.on_deepspeed and not spared
 
 
 def model_dtype(plan: TunedPlan) -> str:

@@ -1,4 +1,4 @@
-"""Writes a plan for TRL: the YAML of its script `sft`, and what Accelerate is started with."""
+"""Writes a plan for TRL: the YAML of its script `sft` or `dpo`, and what Accelerate starts."""
 
 from planner.frameworks.finetuning.adapter_names import module_names, tensor_names
 from planner.frameworks.finetuning.tool_files import (
@@ -25,9 +25,9 @@ YOURS = {
 
 def trl_files(plan: TunedPlan) -> dict[str, str]:
     """Return configuration, launcher and the files of the engine."""
-    command = accelerate_command(
-        plan, "trl.scripts.sft", [f'--config "${{HERE}}/{plan.tuner.config_file}"']
-    )
+    module = f"trl.scripts.{'dpo' if plan.compares_answers else 'sft'}"
+    words = [f'--config "${{HERE}}/{plan.tuner.config_file}"']
+    command = accelerate_command(plan, module, words)
     return {
         plan.tuner.config_file: config_text(plan, trl_settings(plan), YOURS),
         plan.tuner.launcher_file: launcher_text(plan, command),
@@ -36,14 +36,23 @@ def trl_files(plan: TunedPlan) -> dict[str, str]:
 
 
 def trl_settings(plan: TunedPlan) -> dict[str, object]:
-    """Return the fields of TRL's SFTConfig and ModelConfig that the plan decides."""
+    """Return the fields of TRL's SFTConfig or DPOConfig and ModelConfig that the plan decides."""
     return {
         "attn_implementation": attention_name(plan),
         "dtype": model_dtype(plan),
         **_adapters(plan),
         "max_length": plan.job.seq_len,
-        **_packing(plan),
+        **(_preferences(plan) if plan.compares_answers else _packing(plan)),
         **trainer_fields(plan),
+    }
+
+
+def _preferences(plan: TunedPlan) -> dict[str, object]:
+    """Return where the reference is; the dropout of adapters is off unless the file keeps it."""
+    has_dropout = plan.tuning is not None and plan.tuning.dropout > 0
+    return {
+        "precompute_ref_log_probs": plan.job.has_precomputed_reference,
+        **({"disable_dropout": False} if has_dropout else {}),
     }
 
 

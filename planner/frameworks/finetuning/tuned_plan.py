@@ -1,12 +1,13 @@
 """A plan as tools that fine-tune run it, and the engine under them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.tuning.records import TuningJob
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.finetuning.tuners import ENGINES, Tuner
+from planner.frameworks.runs.existing_run import PAIR_SEQUENCES
 from searches.frameworks.registry import framework_rules
 from searches.frameworks.table import refusals
 
@@ -39,6 +40,19 @@ class TunedPlan:
     def tuning(self) -> TuningJob | None:
         """The adapters; None where all weights are trained."""
         return self.request.job.tuning
+
+    @property
+    def compares_answers(self) -> bool:
+        """Whether samples are pairs of answers (DPO)."""
+        return self.job.compares_answers
+
+    @property
+    def sample_layout(self) -> Layout:
+        """The plan with batches in samples, as the tools count them: a pair is one."""
+        x = self.layout
+        if not self.compares_answers:
+            return x
+        return replace(x, mbs=x.mbs // PAIR_SEQUENCES, gbs=x.gbs // PAIR_SEQUENCES)
 
     @property
     def on_deepspeed(self) -> bool:

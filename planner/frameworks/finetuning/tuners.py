@@ -1,7 +1,8 @@
 """What the product knows of each tool that fine-tunes, in one record.
 
 A tool is no framework of its own: it starts the Trainer of Hugging Face on Accelerate (FSDP2, or
-plain replicas) or on DeepSpeed. Plans are searched and priced for one of those, its engine.
+plain replicas) or on DeepSpeed, or shards by FSDP2 itself. Plans are searched and priced for one
+of those, its engine.
 """
 
 from collections.abc import Mapping
@@ -30,6 +31,19 @@ class Tuner:
     """What its files can say of packs (`costmodels.data.lengths.PACKINGS`)."""
     has_expert_adapters: bool = True
     """Whether its files can name the tensors of routed experts."""
+
+    has_precomputed_reference: bool = True
+    """Whether the answers of a reference can be computed before the run."""
+    has_shard_groups: bool = True
+    """Whether FSDP2 can shard over fewer ranks than all (HSDP)."""
+    takes_fractional_alpha: bool = False
+    """Whether alpha can be another than a whole number."""
+    adapts_experts_alone: bool = True
+    """Whether tensors of experts can be named without a linear layer beside them."""
+    has_own_loop: bool = False
+    """Whether it trains by itself on PyTorch's FSDP2, without Trainer and Accelerate."""
+    keeps_dropout_of_pairs: bool = False
+    """Whether the dropout of adapters can stay on where answers are compared."""
 
     @property
     def config_file(self) -> str:
@@ -61,6 +75,7 @@ TUNERS: Mapping[str, Tuner] = {
             title="TRL",
             release="1.16.0",
             emitter=f"{_HERE}.trl:trl_files",
+            keeps_dropout_of_pairs=True,
         ),
         Tuner(
             name="axolotl",
@@ -75,6 +90,30 @@ TUNERS: Mapping[str, Tuner] = {
             release="0.9.5",
             emitter=f"{_HERE}.llama_factory:llama_factory_files",
             has_expert_adapters=False,
+            has_precomputed_reference=False,
+        ),
+        Tuner(
+            name="swift",
+            title="ms-swift",
+            release="4.6.0",
+            emitter=f"{_HERE}.swift:swift_files",
+            packings=(MASKED, ALONE),
+            has_precomputed_reference=False,
+            has_shard_groups=False,
+            takes_fractional_alpha=True,
+            adapts_experts_alone=False,
+        ),
+        Tuner(
+            name="torchtune",
+            title="torchtune",
+            release="0.6.1",
+            emitter=f"{_HERE}.torchtune.emitter:torchtune_files",
+            packings=(MASKED, ALONE),
+            has_expert_adapters=False,
+            has_precomputed_reference=False,
+            has_shard_groups=False,
+            takes_fractional_alpha=True,
+            has_own_loop=True,
         ),
     )
 }

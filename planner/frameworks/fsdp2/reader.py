@@ -108,8 +108,12 @@ def _deepspeed(
         inner = flattened(load_config(text, name))
     else:
         precision = read.text("mixed_precision", "no")
+        stage = read.number("deepspeed_config.zero_stage", 2)
+        if stage not in range(4):
+            message = f"deepspeed_config.zero_stage: DeepSpeed has no stage {stage}"
+            raise SpecError(InputProblem(message, "0, 1, 2 or 3", source))
         inner = {
-            "zero_optimization.stage": read.number("deepspeed_config.zero_stage", 2),
+            "zero_optimization.stage": stage,
             "train_micro_batch_size_per_gpu": "auto",
         }
         steps = settings.get("deepspeed_config.gradient_accumulation_steps")
@@ -121,6 +125,8 @@ def _deepspeed(
             device = read.text(f"deepspeed_config.offload_{what}_device", "none")
             if device != "none":
                 inner[f"zero_optimization.offload_{what}.device"] = device
+    if (parts := _size(read, "sp")) > 1:
+        inner.setdefault("sequence_parallel_size", parts)
     return deepspeed_run(inner, source, query, f"{kind}, DeepSpeed")
 
 

@@ -48,7 +48,7 @@ RUN_FORMATS = (
 )
 SCRIPT_FORMATS = (
     ScriptFormat(
-        lambda run: run.launch.script in SWIFT_TASKS,
+        lambda run: run.launch.launcher == "megatron" and run.launch.script in SWIFT_TASKS,
         swift_script,
         "a Megatron-LM launch script or its flags",
         precedence=10,

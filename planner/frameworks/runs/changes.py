@@ -1,6 +1,7 @@
 """What a change of layout is in the settings of a run: flags, keys."""
 
 import re
+from dataclasses import replace
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
@@ -35,7 +36,8 @@ def changed_settings(run: ExistingRun, old: Layout, new: Layout, problem: Proble
     did not divide) is said as well.
     """
     record = framework(run.framework)
-    before, after = (_plan_settings(record, run.format, x, problem) for x in (old, new))
+    plans = (_in_samples(x, run) for x in (old, new))
+    before, after = (_plan_settings(record, run.format, x, problem) for x in plans)
     if not before or not after:
         return {}
     if record.changes:
@@ -51,6 +53,12 @@ def changed_settings(run: ExistingRun, old: Layout, new: Layout, problem: Proble
     needed = {run.key_names.get(key, key): value for key, value in needed.items()}
     in_launch_file = run.framework == "deepspeed" and run.format.startswith("Accelerate")
     return {ACCELERATE_KEYS.get(k, k): v for k, v in needed.items()} if in_launch_file else needed
+
+
+def _in_samples(layout: Layout, run: ExistingRun) -> Layout:
+    """Return a layout with batches as the files of a run count them."""
+    n = run.sample_sequences
+    return replace(layout, mbs=layout.mbs // n, gbs=layout.gbs // n) if n > 1 else layout
 
 
 def changed_words(run: ExistingRun, changes: Settings) -> tuple[str, ...]:

@@ -6,6 +6,9 @@ from typing import Any
 
 from planner.specs.importers.imported import Imported
 
+PAIR_SEQUENCES = 2
+"""Sequences of a pair of answers (DPO), which training programs count as one sample."""
+
 
 @dataclass(frozen=True, slots=True)
 class Switch:
@@ -89,5 +92,7 @@ class ExistingRun:
     fork: str = ""
     """Fork or other release of the framework that its flags belong to; rules of settings are not
     held against it."""
+    sample_sequences: int = 1
+    """Sequences of what its files count as one sample of a batch."""
     overestimated: str = ""
     """What keeps memory off the device and has no price: that it does not fit is not known."""

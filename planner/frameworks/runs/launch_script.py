@@ -35,8 +35,10 @@ WRAPPERS = frozenset(
     )
 )
 """Commands that start others, however many options they have."""
-SWIFT_TASKS = ("sft", "pt", "rlhf")
+SWIFT_COMMANDS, SWIFT_TASKS = ("megatron", "swift"), ("sft", "pt", "rlhf")
 """What ms-swift's `megatron` trains."""
+TUNE_RECIPE = re.compile(r"\w+_(distributed|single_device)$")
+"""Recipes of torchtune, behind `tune run` and options of torchrun."""
 _DISTRIBUTED = re.compile(r"torch\.distributed\.(run|launch)$")
 _SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.M)
 _HEADER_NAMES = {
@@ -147,7 +149,7 @@ def read_launch(
     launcher = _launcher(before)
     arguments = {**command.env, **_given_env(before)}
     n_nodes, per_node, n_devices, unknown = _world(launcher, options, header, arguments)
-    own = launcher not in ("torchrun", "accelerate", "megatron")
+    own = launcher not in ("torchrun", "accelerate", *SWIFT_COMMANDS)
     if own and n_devices is None and (name := _named_world(script, variables)):
         n_devices = int(str(script.variables[name]))
         unknown = [f"{name}={n_devices} is taken for the number of devices that it starts on"]
@@ -239,7 +241,9 @@ def _script_index(tokens: Sequence[str]) -> int | None:
         before = tokens[i - 1] if i else ""
         if word.endswith(".py") and not word.startswith("-") and " " not in word.strip():
             return i
-        if _base(before) == "megatron" and word in SWIFT_TASKS:
+        if _base(before) in SWIFT_COMMANDS and word in SWIFT_TASKS:
+            return i
+        if TUNE_RECIPE.match(word) and _is_tune(tokens[:i]):
             return i
         if before == "-m" and not _DISTRIBUTED.search(word) and "accelerate" not in word:
             return i
@@ -267,7 +271,14 @@ def _given_env(before: Sequence[str]) -> dict[str, str]:
 
 def _is_launcher(word: str) -> bool:
     name = _base(word)
-    return name in (*LAUNCHERS, "megatron") or bool(re.fullmatch(r"python3?(\.\d+)?", name))
+    return name in (*LAUNCHERS, *SWIFT_COMMANDS, "tune") or bool(
+        re.fullmatch(r"python3?(\.\d+)?", name)
+    )
+
+
+def _is_tune(before: Sequence[str]) -> bool:
+    """Tell whether words start a recipe of torchtune: `tune run`, and options of torchrun."""
+    return ("tune", "run") in zip(map(_base, before), before[1:], strict=False)
 
 
 def _base(word: str) -> str:
@@ -291,8 +302,10 @@ def _launcher(before: Sequence[str]) -> str:
     names = [word.rsplit("/", 1)[-1] for word in before]
     if any(_DISTRIBUTED.search(word) for word in before):
         return "torchrun"
-    if names[-1:] == ["megatron"]:
-        return "megatron"
+    if names[-1:] and names[-1] in SWIFT_COMMANDS:
+        return names[-1]
+    if _is_tune(before):
+        return "torchrun"  # which it starts with its options
     for name in LAUNCHERS[:-1]:
         if name in names:
             return name
@@ -352,7 +365,7 @@ def _world(
         total = _number(options.get("num-processes", ""), "--num_processes", unknown)
         nodes = n_nodes or 1
         return (nodes, total // nodes, total, unknown) if total else (None, None, None, unknown)
-    if launcher == "megatron":  # ms-swift starts torchrun by these variables
+    if launcher in SWIFT_COMMANDS:  # ms-swift starts torchrun by these variables
         n_nodes = _number(env.get("NNODES", "1"), "NNODES", unknown) or 1
         per_node = _number(env.get("NPROC_PER_NODE", "1"), "NPROC_PER_NODE", unknown)
         return n_nodes, per_node, n_nodes * per_node if per_node else None, unknown

@@ -30,6 +30,7 @@ from planner.option_names import option
 from planner.specs.importers.formats import looks_like_megatron
 from planner.specs.inputs import Content
 from planner.specs.yaml.document import read_text, refuse_long_numbers
+from planner.text_lines import with_article
 from searches.frameworks.registry import load
 
 SUFFIXES = (".sh", ".sbatch", ".slurm", ".json", ".toml", ".py", ".yaml", ".yml")
@@ -91,7 +92,8 @@ def run_text(file: str) -> tuple[str, str, str]:
 def _for_framework(run: ExistingRun, framework: str, name: str) -> ExistingRun:
     if framework and run.framework != framework:
         raise UsageError(
-            option("framework", framework) + f": {name} is a {run.format}, for {run.framework}",
+            option("framework", framework)
+            + f": {name} is {with_article(run.format)}, for {run.framework}",
             "leave it out, or " + option("framework", run.framework),
         )
     return run

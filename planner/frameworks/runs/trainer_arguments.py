@@ -54,7 +54,7 @@ def trainer_arguments(tokens: Sequence[str]) -> dict[str, Any]:
             i += 1
         if equals and unresolved(value) and not re.search(r"\.\w+$", value):
             continue  # a file is looked for by its name, wherever its folder is
-        entries[name.replace("-", "_")] = _plain(unmarked(value)) if equals else True
+        entries[name.replace("-", "_")] = plain_value(unmarked(value)) if equals else True
     return entries
 
 
@@ -113,7 +113,8 @@ def _object(text: str) -> dict[str, Any]:
     return data if isinstance(data, dict) else {}
 
 
-def _plain(text: str) -> Any:
+def plain_value(text: str) -> Any:
+    """Return a word of a command as what it says: a whole number, true or false, or the word."""
     if re.fullmatch(r"-?\d+", text):
         return int(text)
     if text.lower() in ("true", "false"):

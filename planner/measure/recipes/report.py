@@ -1,6 +1,5 @@
 """All recipes of a table beside the planner: totals, and JSON."""
 
-import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from planner.measure.recipes.court import (
     compare_recipe,
 )
 from planner.solver.calibration.file import Calibration
+from planner.specs.progress import Progress
 from planner.specs.search.axis_values import layout_to_json
 
 SHARE_ASKED, ERROR_ASKED = 0.8, 0.12
@@ -49,13 +49,15 @@ class RecipesReport:
         }
 
 
-def recipes_report(recipes: Sequence[BridgeRecipe], calibration: Calibration) -> RecipesReport:
-    """Return every recipe compared, told on stderr as it goes: a third of a second each."""
+def recipes_report(
+    recipes: Sequence[BridgeRecipe], calibration: Calibration, progress: Progress = None
+) -> RecipesReport:
+    """Return every recipe compared: a third of a second each; `progress` is told how many are."""
     searches, compared = RecipeSearches(calibration), []
     for i, recipe in enumerate(recipes, start=1):
         compared.append(compare_recipe(recipe, searches))
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r{i} of {len(recipes)} recipes" + "\n" * (i == len(recipes)))
+        if progress is not None:
+            progress(i, len(recipes))
     return RecipesReport(calibration, tuple(compared))
 
 

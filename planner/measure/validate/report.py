@@ -40,6 +40,7 @@ from planner.measure.validate.rows import (
 from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.calibration.intervals import Coverage, coverage, interval_of, regime_of
 from planner.solver.calibration.left_out import LeftOut, read_left_out
+from planner.specs.progress import Progress
 from planner.specs.yaml.document import Document, KeyPath, close_names, load_yaml
 from planner.units import shown_value
 
@@ -169,10 +170,14 @@ def validation_report(
     models: Mapping[str, Entry],
     hardware: Mapping[str, Entry],
     calibration: Calibration | None = None,
+    progress: Progress = None,
 ) -> ValidationReport:
-    """Predict every run that states enough and compare; `models` and `hardware` are by name."""
+    """Predict every run that states enough and compare; `models` and `hardware` are by name.
+
+    `progress` is told how many runs are priced, and of how many.
+    """
     calibration = calibration or load_calibration()
-    rows = price_points(points, models, hardware, calibration)
+    rows = price_points(points, models, hardware, calibration, progress)
     used = use(rows)
     names = sorted({point.source for point in points})
     estimates = _estimates(used)

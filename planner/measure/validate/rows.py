@@ -9,6 +9,7 @@ from planner.measure.validate.metrics import beyond_their_bubble, slow_runs, slo
 from planner.measure.validate.points import DEGREES, MeasuredPoint
 from planner.measure.validate.prediction import Prediction, PricedCase, case_of, price, price_run
 from planner.solver.calibration.file import Calibration
+from planner.specs.progress import Progress
 
 SLOW = "slow"
 """Reason for leaving out an unhealthy run."""
@@ -107,12 +108,18 @@ def price_points(
     models: Mapping[str, Entry],
     hardware: Mapping[str, Entry],
     calibration: Calibration | None = None,
+    progress: Progress = None,
 ) -> tuple[Row, ...]:
-    """Return every run with its prediction; repeats of a layout are priced once."""
+    """Return every run with its prediction; repeats of a layout are priced once.
+
+    `progress` is told how many runs are done, and of how many.
+    """
     unfit = _unfit_lines(points)
     priced: dict[tuple[Key, Key], tuple[PricedCase, Prediction]] = {}
     rows = []
-    for point in points:
+    for i, point in enumerate(points):
+        if progress is not None:
+            progress(i, len(points))
         try:
             if point.mbs is None:
                 rows.append(Row(point, "", *price_run(point, models, hardware, calibration)))
@@ -128,6 +135,8 @@ def price_points(
         if same not in priced:
             priced[same] = case, price(case)[0]
         rows.append(Row(point, "", *priced[same]))
+    if progress is not None:
+        progress(len(points), len(points))
     return tuple(rows)
 
 

@@ -5,7 +5,6 @@ shortest; unrestricted it must never predict a longer step than any of them. A p
 its devices, so where the model says otherwise its memory is raised to what it says.
 """
 
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from costmodels.problem import Problem
 from planner.measure.validate.metrics import mean
 from planner.measure.validate.rows import MeasuredSweep, Used
 from planner.solver.answer.reasons import shown_layout
+from planner.specs.progress import Progress
 from planner.text_lines import wrapped
 from searches.mode_rules import with_open_modes
 from searches.options import SearchOptions
@@ -176,13 +176,15 @@ def best_of(plans: Sequence[Used]) -> tuple[Layout | None, float]:
     return unrestricted(problem, first.case.layout.n_devices, layouts)
 
 
-def search_sweeps(sweeps: Sequence[MeasuredSweep]) -> list[SearchedSweep]:
-    """Return every sweep searched, told on stderr as it goes: a second each."""
+def search_sweeps(
+    sweeps: Sequence[MeasuredSweep], progress: Progress = None
+) -> list[SearchedSweep]:
+    """Return every sweep searched: a second each; `progress` is told how many are."""
     results = []
     for i, sweep in enumerate(sweeps, start=1):
         results.append(search_sweep(sweep))
-        if sys.stderr.isatty():
-            sys.stderr.write(f"\r{i} of {len(sweeps)} sweeps" + "\n" * (i == len(sweeps)))
+        if progress is not None:
+            progress(i, len(sweeps))
     return results
 
 

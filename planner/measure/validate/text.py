@@ -2,15 +2,19 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from planner.measure.validate.metrics import Errors
 from planner.measure.validate.report import ValidationReport, ranking, totals
 from planner.solver.calibration.intervals import Coverage
 from planner.solver.calibration.left_out import LeftOut
+from planner.text_lines import WIDTH, wrapped
 from planner.units import format_gib
 
 Cells = Sequence[str]
+LEAST_TEXT = 16
+"""Columns that a wrapped text has at least."""
 
 
 def _percent(value: float | None, sign: bool = False) -> str:
@@ -19,17 +23,66 @@ def _percent(value: float | None, sign: bool = False) -> str:
     return f"{value * 100:{'+' if sign else ''}.1f}"
 
 
-def _aligned(header: Cells, rows: Iterable[Cells], n_left: int = 1, gap: str = "  ") -> list[str]:
-    """Return aligned lines; the first `n_left` columns are left-justified."""
-    table = [list(header), *(list(row) for row in rows)]
-    widths = [max(len(row[i]) for row in table) for i in range(len(header))]
-    return [
-        gap.join(
-            cell.ljust(width) if i < n_left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
+@dataclass(frozen=True, slots=True)
+class FittedTable:
+    """A table that gives up columns where the window is narrow."""
+
+    head: Cells
+    rows: Sequence[Cells]
+    n_left: int = 1
+    """Columns that are left-justified, the first ones."""
+    dispensable: tuple[int, ...] = ()
+    """Columns in the order in which they are left out."""
+    gap: str = "  "
+
+    def lines(self, width: int) -> list[str]:
+        """Return aligned lines of at most `width` columns; a last column of text is wrapped."""
+        kept = list(range(len(self.head)))
+        for i in self.dispensable:
+            if self._width(kept) <= width:
+                break
+            kept.remove(i)
+        widths = [self._column_width(i) for i in kept]
+        start = self._width(kept[:-1]) + len(self.gap)
+        lines = []
+        for row in (self.head, *self.rows):
+            cells = (
+                row[i].ljust(size) if i < self.n_left else row[i].rjust(size)
+                for i, size in zip(kept, widths, strict=True)
+            )
+            line = self.gap.join(cells).rstrip()
+            lines += _hung(line, start, width) if kept[-1] < self.n_left else [line]
+        return lines
+
+    def _width(self, columns: Sequence[int]) -> int:
+        return sum(self._column_width(i) + len(self.gap) for i in columns) - len(self.gap)
+
+    def _column_width(self, i: int) -> int:
+        return max(len(row[i]) for row in (self.head, *self.rows))
+
+
+def _hung(line: str, start: int, width: int) -> list[str]:
+    """Return a row whose last text goes on below itself."""
+    if len(line) <= width:
+        return [line]
+    first, *more = wrapped("", line[start:], max(width - start, LEAST_TEXT), 0)
+    return [line[:start] + first, *(" " * start + x for x in more)]
+
+
+Part = str | FittedTable
+"""A line of the report, or one of its tables."""
+
+
+def shown_lines(parts: Iterable[Part], width: int = WIDTH) -> list[str]:
+    """Return lines and tables as lines of at most `width` columns."""
+    lines: list[str] = []
+    for part in parts:
+        if isinstance(part, FittedTable):
+            lines += part.lines(width)
+        else:
+            indent = len(part) - len(part.lstrip())
+            lines += wrapped("", part, width, indent + 2) or [""]
+    return lines
 
 
 def _errors(errors: Errors) -> list[str]:
@@ -41,31 +94,31 @@ def _errors(errors: Errors) -> list[str]:
     ]
 
 
-def report_text(report: ValidationReport, by: str) -> str:
-    """Return the report for a terminal, by source, sweep or row."""
+def report_text(report: ValidationReport, by: str, width: int = WIDTH) -> str:
+    """Return the report for a terminal of `width` columns, by source, sweep or row."""
     body = {"source": _by_source, "sweep": _by_sweep, "row": _by_row}[by](report)
-    return "\n".join([*body, "", *_totals(report)]) + "\n"
+    return "\n".join(shown_lines([*body, "", *_totals(report)], width)) + "\n"
 
 
-def _by_source(report: ValidationReport) -> list[str]:
+def _by_source(report: ValidationReport) -> list[Part]:
     return [
         "Predicted against measured, fractions in %. Repeats of one layout count once.",
         "",
-        *_step_table(report),
+        _step_table(report),
         "",
         *_era_table(report),
-        *coverage_table(report.coverage, report.left_out),
+        coverage_table(report.coverage, report.left_out),
         "",
-        *_memory_table(report),
+        _memory_table(report),
         "",
         *_skipped(report),
-        *_ranking(report),
+        _ranking(report),
         "",
-        *_assumed(report),
+        _assumed(report),
     ]
 
 
-def _step_table(report: ValidationReport) -> list[str]:
+def _step_table(report: ValidationReport) -> FittedTable:
     header = ["step time", "rows", "used", "layouts", "median", "p90", "bias", "B0", "B1"]
     left_out = report.left_out
     if left_out:
@@ -78,10 +131,11 @@ def _step_table(report: ValidationReport) -> list[str]:
             one = left_out.families.get(x.source)
             line += [_percent(one.median), _percent(one.referenced)] if one else ["-", "-"]
         lines.append(line)
-    return _aligned(header, lines)
+    dispensable = (7, 8, 1, *((10, 9) if left_out else ()), 6, 5)
+    return FittedTable(header, lines, dispensable=dispensable)
 
 
-def _era_table(report: ValidationReport) -> list[str]:
+def _era_table(report: ValidationReport) -> list[Part]:
     """Return a line by era and by what runs have."""
     header = ("steps", "of", "layouts", "median", "p90", "bias", "+1 run", "inside", "measured")
     lines = []
@@ -90,7 +144,7 @@ def _era_table(report: ValidationReport) -> list[str]:
         numbers = [_percent(x.median_ape), _percent(x.p90_ape), _percent(x.bias, sign=True)]
         numbers += [_percent(x.referenced_ape), _percent(x.inside)]
         lines.append([x.title, of, str(x.n), *numbers, years_text(x.years)])
-    return [*_aligned(header, lines, n_left=2), ""] if lines else []
+    return [FittedTable(header, lines, 2, (1, 8, 6, 5)), ""] if lines else []
 
 
 def years_text(years: tuple[int, int] | None) -> str:
@@ -105,7 +159,7 @@ def years_text(years: tuple[int, int] | None) -> str:
     return str(first) if first == last else f"{first}-{last % 100:02d}"
 
 
-def coverage_table(coverages: Sequence[Coverage], left_out: LeftOut | None = None) -> list[str]:
+def coverage_table(coverages: Sequence[Coverage], left_out: LeftOut | None = None) -> Part:
     """Return the share of rows inside their 80 % intervals, by regime.
 
     Beside it, where that was found, the share of runs whose family neither fit nor intervals saw.
@@ -116,15 +170,15 @@ def coverage_table(coverages: Sequence[Coverage], left_out: LeftOut | None = Non
         for x in coverages
     ]
     if not lines:
-        return ["No step time was measured."]
+        return "No step time was measured."
     if left_out:
         header += ["left out", "inside"]
         apart = {x.regime: [str(x.n), _percent(x.inside)] for x in left_out.coverage}
         lines = [[*line, *apart.get(line[0], ["-", "-"])] for line in lines]
-    return _aligned(header, lines)
+    return FittedTable(header, lines, dispensable=(4, 3))
 
 
-def _memory_table(report: ValidationReport) -> list[str]:
+def _memory_table(report: ValidationReport) -> Part:
     """Return the sources with memory figures or runs that did not fit."""
     header = (
         "memory",
@@ -151,19 +205,20 @@ def _memory_table(report: ValidationReport) -> list[str]:
         for x in report.sources
         if x.memory.n or x.oom.n_oom or x.oom.n_fit
     ]
-    return _aligned(header, lines) if lines else ["No memory was measured."]
+    dispensable = (5, 7, 4, 6, 8)
+    return FittedTable(header, lines, 1, dispensable) if lines else "No memory was measured."
 
 
-def _skipped(report: ValidationReport) -> list[str]:
+def _skipped(report: ValidationReport) -> list[Part]:
     lines = [
         [x.source, ", ".join(f"{reason} {n}" for reason, n in x.skipped.items())]
         for x in report.sources
         if x.skipped
     ]
-    return [*_aligned(("skipped", "reasons"), lines, n_left=2), ""] if lines else []
+    return [FittedTable(("skipped", "reasons"), lines, 2), ""] if lines else []
 
 
-def _ranking(report: ValidationReport) -> list[str]:
+def _ranking(report: ValidationReport) -> Part:
     """Return one line per mode and family, the model beside B1 and B2."""
     entries = {name: ranking(report.sweeps[name]) for name in report.sweeps}
     header = (
@@ -191,15 +246,15 @@ def _ranking(report: ValidationReport) -> list[str]:
             for base in (entries["b1"][mode][source], entries["b2"][mode][source]):
                 lines[-1] += [_tau(base), _percent(base["regret_1"]["mean"])]
     if not lines:
-        return ["No sweep: none has 4 rows and 3 layouts."]
-    return _aligned(header, lines, n_left=2, gap=" ")
+        return "No sweep: none has 4 rows and 3 layouts."
+    return FittedTable(header, lines, 2, (10, 12, 9, 11, 7, 6, 5, 8), " ")
 
 
 def _tau(entry: Mapping[str, Any]) -> str:
     return f"{entry['tau']:.2f}"
 
 
-def _by_sweep(report: ValidationReport) -> list[str]:
+def _by_sweep(report: ValidationReport) -> list[Part]:
     b2 = {(sweep.key, sweep.mode): sweep for sweep in report.sweeps["b2"]}
     header = ("sweep", "mode", "plans", "tau", "r@1 %", "r@3 %", "B2 tau", "B2 r@1 %")
     lines = [
@@ -215,10 +270,10 @@ def _by_sweep(report: ValidationReport) -> list[str]:
         ]
         for x in report.sweeps["model"]
     ]
-    return _aligned(header, lines, n_left=2)
+    return [FittedTable(header, lines, 2, (6, 7, 5))]
 
 
-def _by_row(report: ValidationReport) -> list[str]:
+def _by_row(report: ValidationReport) -> list[Part]:
     """Return one line per run; assumptions are numbers into the list at the end."""
     codes = {text: i for i, (text, _) in enumerate(_counted(report), 1)}
     header = (
@@ -254,7 +309,7 @@ def _by_row(report: ValidationReport) -> list[str]:
                 ",".join(str(codes[text]) for text in result.assumptions),
             ]
         )
-    return [*_aligned(header, lines), "", *_assumed(report)]
+    return [FittedTable(header, lines, 1, (6, 4, 5, 7, 8, 9)), "", _assumed(report)]
 
 
 def _counted(report: ValidationReport) -> list[tuple[str, int]]:
@@ -265,11 +320,11 @@ def _counted(report: ValidationReport) -> list[tuple[str, int]]:
     return sorted(counts.items(), key=lambda item: (-item[1], item[0]))
 
 
-def _assumed(report: ValidationReport) -> list[str]:
+def _assumed(report: ValidationReport) -> Part:
     lines = [[str(i), str(n), text] for i, (text, n) in enumerate(_counted(report), 1)]
     if not lines:
-        return ["Nothing was assumed."]
-    return _aligned(("no", "runs", "assumed where a run does not say"), lines, n_left=3)
+        return "Nothing was assumed."
+    return FittedTable(("no", "runs", "assumed where a run does not say"), lines, 3)
 
 
 def _totals(report: ValidationReport) -> list[str]:

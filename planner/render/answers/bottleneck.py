@@ -83,16 +83,16 @@ def compute_sentence(bound: Bound) -> Sentence:
     compute_s = bound.now.parts["compute"]
     if bound.binds != "compute" or bound.peak_s >= compute_s:
         return ()
-    rest: Sentence = ("what kernels do not reach",)
+    rest: Sentence = ("lost to kernel efficiency",)
     if bound.slowest_over_mean >= UNEVEN:
         times = StatedNumber(f"{bound.slowest_over_mean:.2f}", "uneven")
-        rest += (", and uneven stages: the slowest works ", times, " times as long as the mean")
+        rest += (" and to uneven stages: the slowest works ", times, " times as long as the mean")
     return (
         "Of these ",
         StatedNumber(f"{compute_s:.2f} s", "part", "compute"),
         ", ",
         StatedNumber(f"{bound.peak_s:.2f} s", "peak"),
-        " are the model's FLOPs at the peak of the data sheet; the rest is ",
+        " are the model's FLOPs at the data-sheet peak; the rest is ",
         *rest,
     )
 
@@ -105,7 +105,7 @@ def lever_sentence(bound: Bound, lever: Lever) -> Sentence:
     if lever.kind == "memory":
         over = after.peak_bytes - bound.plan.usable_bytes
         number = StatedNumber(f"{over / GIB:.1f} GiB", "over", lever=lever)
-        messages.append(("needs ", number, " more than there are"))
+        messages.append(("needs ", number, " more memory"))
     elif now.parts[part] > after.parts[part]:
         before = StatedNumber(f"{now.parts[part]:.2f}", "part", part)
         then = StatedNumber(f"{after.parts[part]:.2f} s", "after", part, lever)
@@ -115,7 +115,7 @@ def lever_sentence(bound: Bound, lever: Lever) -> Sentence:
         number = StatedNumber(f"+{grown:.2f} s", "grows", lever.costs, lever)
         messages.append((f"{lever.costs} ", number))
     if not lever.searched:
-        messages.append(("searched only where it is named",))
+        messages.append(("off by default",))
     return tuple(x for i, one in enumerate(messages) for x in ((", ",) if i else ()) + one)
 
 
@@ -124,7 +124,7 @@ def next_sentence(bound: Bound) -> Sentence:
     x = bound.next
     share = StatedNumber(percent_text(x.state.share(x.part)), "next share", x.part)
     if not x.after:
-        lead = f"Nothing that was priced relaxes it; the next part is {x.part}, "
+        lead = f"No tried change helps; the next bottleneck is {x.part}, "
         return (lead, share, " of the step")
     if x.same:
         return ("It stays the largest part (", share, ") even with ", Name(x.after))
@@ -206,7 +206,7 @@ def memory_sentence(bound: Bound) -> Sentence:
         *lead,
         "; with ",
         StatedNumber(f"{over / GIB:.1f} GiB", "over", lever=best),
-        " more than there are, ",
+        " more memory, ",
         Name(best.change),
         " would save ",
         StatedNumber(percent_text(best.gain_frac), "gain", lever=best),
@@ -230,13 +230,14 @@ def _lever_grid(bound: Bound, levers: Iterable[Lever], caption: str) -> Part:
 def bottleneck_parts(bound: Bound) -> list[Part]:
     """Return what binds, what relaxes it, what comes next, what else helps."""
     compute, rest = compute_sentence(bound), others(bound)
-    relaxed, helped = "what relaxes it, each change alone and priced anew", "what else would help"
-    parts: list[Part] = [Paragraph(bottleneck_headline(bound), label="what binds:")]
+    relaxed = "What would help (each change evaluated separately)"
+    helped = "Other changes that would help"
+    parts: list[Part] = [Paragraph(bottleneck_headline(bound), label="Bottleneck:")]
     if compute:
         parts.append(Paragraph(f"{plain_text(compute)}.", label=" "))
     parts.append(Paragraph(f"{relaxed}:"))
     parts.append(_lever_grid(bound, relaxing(bound), relaxed))
-    parts.append(Paragraph(f"{plain_text(next_sentence(bound))}.", label="next:"))
+    parts.append(Paragraph(f"{plain_text(next_sentence(bound))}.", label="Next bottleneck:"))
     if rest:
         parts.append(Paragraph(f"{helped}:"))
         parts.append(_lever_grid(bound, rest, helped))

@@ -8,6 +8,7 @@ from planner.frameworks.runs.existing_run import Doubt
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
 from planner.solver.answer.utilization import mfu_words
+from planner.text_lines import with_article
 from planner.units import GIB, format_percent
 from searches.frameworks.registry import framework_rules
 from searches.frameworks.rule import Broken
@@ -37,8 +38,7 @@ def check_document(report: Report) -> list[Part]:
 
 def source_parts(source: str, form: str, framework: str, release: str) -> list[Part]:
     """Return which file was checked as what."""
-    article = "an" if form[:1] in "AEIOaeio" else "a"
-    text = f"{article} {form}, checked as {framework_rules(framework).title} {release}"
+    text = f"{with_article(form)}, checked as {framework_rules(framework).title} {release}"
     return [Paragraph(text, label=f"{source}:")]
 
 
@@ -108,7 +108,7 @@ def _price_parts(report: Report) -> list[Part]:
         parts.append(Paragraph("; ".join(report.repairs), label=label))
     low, high = plan.step_time_p10_s, plan.step_time_p90_s
     step = (
-        f"{plan.step_time_s:.3f} s ({low:.2f} - {high:.2f} s in 8 of 10 cases),"
+        f"{plan.step_time_s:.3f} s ({low:.2f} - {high:.2f} s, 80 % interval),"
         f" {plan.tokens_per_s_per_device:,.0f} tokens/s/device, {mfu_words(plan)}"
     )
     return [

@@ -68,7 +68,7 @@ def verdict(comparison: Comparison) -> str:
     least = MIN_SHARE * won.step_time_s
     saved = [f"{t} -{_ms(gap)}" for t, gap in gaps.items() if gap > least]
     paid = [f"{t} +{_ms(-gap)}" for t, gap in gaps.items() if -gap > least]
-    price = f"; at the price of {', '.join(paid)}" if paid else ""
+    price = f", but longer: {', '.join(paid)}" if paid else ""
     return f"{lead}: {', '.join(saved) or 'many small differences'} ms{price}"
 
 

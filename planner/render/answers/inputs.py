@@ -60,11 +60,31 @@ def job_text(result: Result) -> str:
     model, job = result.inputs["model"]["model"], result.inputs["model"]["training"]
     return (
         f"{model['name']}: {model['layers']} layers, hidden {model['hidden']}, sequences of "
-        f"{job['seq_len']}, global batch {job['global_batch']}, {_recipes(result)}"
+        f"{job['seq_len']}, global batch {job['global_batch']}, {searched_recipes(result)}"
+        f"{task_text(job)}"
     )
 
 
-def _recipes(result: Result) -> str:
+BASE_TITLES = {"nf4": "NF4 base", "nf4-plain": "NF4 base, scales in fp32", "int8": "int8 base"}
+"""How frozen weights are held, where they are quantized."""
+
+
+def task_text(job: Mapping[str, Any]) -> str:
+    """Return what is trained, after a comma; nothing for pretraining.
+
+    >>> task_text({"task": "qlora", "lora": {"rank": 16, "base": "nf4"}})
+    ', QLoRA rank 16, NF4 base'
+    """
+    parts = {"sft": ["all weights tuned"], "dpo": ["DPO"]}.get(job.get("task", ""), [])
+    if lora := job.get("lora"):
+        base = BASE_TITLES.get(lora["base"])
+        parts = [f"{'QLoRA' if base else 'LoRA'} rank {lora['rank']}", *([base] if base else [])]
+    if reference := job.get("reference"):
+        parts.append(f"reference {reference}")
+    return "".join(f", {part}" for part in parts)
+
+
+def searched_recipes(result: Result) -> str:
     """Return the numeric recipes that were searched."""
     options = result.inputs["options"]
     job, named = result.inputs["model"]["training"], []

@@ -63,10 +63,10 @@ def _summary(changes: SingleChanges) -> str:
     counted = f"{len(changes.changes)} changes: {len(legal)} legal, {fit} of them fit"
     beyond, step_s = "", best.near.step_s if best and best.near else plan.step_time_s
     if further and further.near and further is not best and further.near.step_s < step_s:
-        beyond = ". Faster still, but searched only where it is named: "
+        beyond = ". Off by default, but faster: "
         beyond += _gain_text(changes, further)
     if best:
-        return f"{counted}; the fastest that fits: {_gain_text(changes, best)}{beyond}"
+        return f"{counted}; fastest single change that fits: {_gain_text(changes, best)}{beyond}"
     better = "makes it fit" if plan.headroom_frac < 0 else "is faster and fits"
     return f"{counted}; none {better}{beyond}"
 

@@ -16,7 +16,7 @@ from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.utilization import utilization_words
 from planner.solver.calibration.intervals import regime_words
 from planner.text_lines import SPLIT_CHOSEN
-from planner.units import GIB, format_percent, format_size
+from planner.units import GIB, format_percent, format_size, format_time
 
 
 def evaluated_document(result: Result) -> list[Part]:
@@ -101,12 +101,12 @@ def _run_parts(plan: Plan) -> list[Part]:
         return []
     g = run.goodput
     text = (
-        f"a failure every {g.mtbf_s / 3600:.1f} h, a checkpoint of"
-        f" {format_size(g.checkpoint_bytes)} every {g.interval_s / 60:.0f} min:"
-        f" {format_percent(g.goodput_frac)} of the time trains"
+        f"one failure every {format_time(g.mtbf_s, 1)}, a checkpoint of"
+        f" {format_size(g.checkpoint_bytes)} every {format_time(g.interval_s, 1)};"
+        f" {format_percent(g.goodput_frac)} of the time is productive"
     )
     if run.expected_s is not None:
-        text += f", {run.expected_s / 86400:.1f} days in all"
+        text += f", {run.expected_s / 86400:,.1f} days in all"
     figures = [
         f"{value * scale:,.{digits}f} {unit}"
         for value, scale, digits, unit in (
@@ -225,15 +225,15 @@ def layout_sentences(problem: Problem, plan: Plan) -> list[str]:
     x = plan.layout
     nodes = max(1, x.n_devices // problem.pool.devices_per_node)
     return [
-        f"{_counted(x.n_devices, 'device')} in {_counted(nodes, 'node')} "
-        f"{'runs' if x.n_devices == 1 else 'run'} {_counted(x.dp, 'copy', 'copies')} of the model "
-        f"({_counted(x.tp * x.pp * x.cp, 'device')} each).",
+        f"{_counted(x.n_devices, 'GPU')} in {_counted(nodes, 'node')} "
+        f"{'runs' if x.n_devices == 1 else 'run'} {_counted(x.dp, 'replica')} of the model "
+        f"({_counted(x.tp * x.pp * x.cp, 'GPU')} each).",
         *_degree_sentences(problem, plan),
         f"ZeRO {x.zero}: {_SHARDED[x.zero]} over {x.dp_shard} ranks.",
         *_mode_sentences(problem, plan),
         f"{plan.tokens_per_s:,.0f} tokens/s, {utilization_words(plan)}.",
-        f"Between {plan.step_time_p10_s:.2f} and {plan.step_time_p90_s:.2f} s in 8 of 10 cases, "
-        f"learnt from measured plans {regime_words(plan.interval_regime)}.",
+        f"80 % interval {plan.step_time_p10_s:.2f} to {plan.step_time_p90_s:.2f} s, calibrated on "
+        f"{regime_words(plan.interval_regime)}.",
     ]
 
 

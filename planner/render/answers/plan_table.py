@@ -1,4 +1,8 @@
-"""Plans as a table of at most 100 columns, and as CSV."""
+"""Plans as a table that gives up columns where it is too wide, and as CSV.
+
+The layout comes first, then the figures, the plan's id last. Columns leave in the order of
+`DISPENSABLE`; `--columns` names those that are wanted instead.
+"""
 
 import csv
 import io
@@ -8,16 +12,37 @@ from typing import NamedTuple
 from costmodels.axes import AXES, Axis, switch_axes
 from costmodels.plans import Layout
 from costmodels.schedule.stages import SPLITS
+from costmodels.tuning.records import PRETRAIN
 from planner.documents import Grid, GridSpacing, Paragraph, Part
+from planner.errors import UsageError
 from planner.render.markdown import markdown
 from planner.solver.answer.reasons import stage_words
 from planner.solver.answer.result import Plan, Result
 from planner.specs.search.objectives import COLUMNS as GOAL_COLUMNS
+from planner.specs.yaml.document import close_names
 from planner.text_lines import WIDTH
 from planner.units import format_gib
 
-DISPENSABLE = ("bubl", "comm", "sp", "MFU", "split")
-"""Columns that give way, in this order, where the table would be wider than `WIDTH`."""
+DISPENSABLE = (
+    "bubl",
+    "comm",
+    "sp",
+    "split",
+    "switches",
+    "mfu_bf16",
+    "plan",
+    "zero",
+    "days",
+    "mfu",
+    "vpp",
+    "recomp",
+    "tok/s",
+)
+"""Columns that give way, in this order, where the table would be wider than the window."""
+SWITCHES = "switches"
+"""Stands in `DISPENSABLE` for the columns of all axes without a field of `Layout`."""
+ALL = "all"
+"""What `--columns` takes for every column, whatever the window."""
 
 
 class Column(NamedTuple):
@@ -26,6 +51,17 @@ class Column(NamedTuple):
     title: str
     unit: str
     text: Callable[[Plan], str]
+    key: str = ""
+    """What `--columns` calls it, where that is not its title."""
+
+    @property
+    def name(self) -> str:
+        """What `--columns` calls it."""
+        return self.key or self.title
+
+
+RANK = Column("#", "", lambda p: str(p.rank), "rank")
+PLAN_ID = Column("plan", "", lambda p: p.plan_id)
 
 
 def _days(plan: Plan) -> str:
@@ -59,7 +95,7 @@ def _split(layout: Layout) -> str:
 
 
 COLUMNS = (
-    Column("plan", "", lambda p: p.plan_id),
+    RANK,
     Column("tp", "", lambda p: str(p.layout.tp)),
     Column("pp", "", lambda p: str(p.layout.pp)),
     Column("dp", "", lambda p: str(p.layout.dp)),
@@ -70,13 +106,28 @@ COLUMNS = (
     Column("split", "", lambda p: _split(p.layout)),
     Column("recomp", "", _recompute),
     Column("step", "s", lambda p: f"{p.step_time_s:.3f}"),
-    Column("tok/s", "/dev", lambda p: f"{p.tokens_per_s_per_device:,.0f}"),
-    Column("MFU", "%", lambda p: f"{p.mfu * 100:.1f}"),
+    Column("tok/s", "/GPU", lambda p: f"{p.tokens_per_s_per_device:,.0f}"),
+    Column("MFU", "%", lambda p: f"{p.mfu * 100:.1f}", "mfu"),
     Column("mem", "GiB", lambda p: format_gib(p.breakdown.peak_bytes)),
     Column("bubl", "%", lambda p: f"{p.breakdown.bubble_frac * 100:.1f}"),
     Column("comm", "%", lambda p: f"{p.breakdown.exposed_comm_frac * 100:.1f}"),
     Column("days", "", _days),
+    PLAN_ID,
 )
+
+
+def _minutes(plan: Plan) -> str:
+    return f"{1e6 / plan.tokens_per_s / 60.0:.3g}"
+
+
+PER_MILLION = Column("min", "/Mtok", _minutes, "minutes_per_mtok")
+"""In place of days, where fine-tuning says no length of the run."""
+
+
+def has_no_length(result: Result) -> bool:
+    """Tell whether plans are of fine-tuning whose tokens nobody stated."""
+    job = result.inputs["model"]["training"]
+    return job.get("task", PRETRAIN) != PRETRAIN and not job.get("tokens")
 
 
 def _context(plan: Plan) -> str:
@@ -105,21 +156,32 @@ OPTIONAL: tuple[tuple[Column, Callable[[Layout], bool]], ...] = (
     (Column("cp", "pga", _context), lambda x: x.cp > 1),
     (Column("ep", "", lambda p: str(p.layout.ep)), lambda x: x.ep > 1),
     (Column("etp", "", lambda p: str(p.layout.etp)), lambda x: x.etp > 1),
-    (Column("pp", "in dp", _inside), lambda x: x.pipelines_inside),
-    (Column("tp", "ovl", lambda p: "y" if p.layout.tp_overlap else "-"), lambda x: x.tp_overlap),
+    (Column("pp", "in dp", _inside, "pp_in_dp"), lambda x: x.pipelines_inside),
     (
-        Column("dp", "ovl", lambda p: "y" if p.layout.dp_overlap else "-"),
+        Column("tp", "ovl", lambda p: "y" if p.layout.tp_overlap else "-", "tp_overlap"),
+        lambda x: x.tp_overlap,
+    ),
+    (
+        Column("dp", "ovl", lambda p: "y" if p.layout.dp_overlap else "-", "dp_overlap"),
         lambda x: not x.dp_overlap,
     ),
-    (Column("zero", "over", lambda p: str(p.layout.dp_shard)), lambda x: x.shard > 0),
+    (
+        Column("zero", "over", lambda p: str(p.layout.dp_shard), "dp_shard"),
+        lambda x: x.shard > 0,
+    ),
     (
         Column("hpz", "", lambda p: str(p.layout.hpz) if p.layout.hpz > 1 else "-"),
         lambda x: x.hpz > 1,
     ),
     (Column("sched", "", _schedule), lambda x: x.schedule not in PLAIN_SCHEDULES),
-    (Column("opt", "host", _optimizer), lambda x: x.optimizer_offload),
+    (Column("opt", "host", _optimizer, "optimizer_offload"), lambda x: x.optimizer_offload),
     (
-        Column("act", "host", lambda p: str(p.layout.activation_offload_layers or "-")),
+        Column(
+            "act",
+            "host",
+            lambda p: str(p.layout.activation_offload_layers or "-"),
+            "activation_offload",
+        ),
         lambda x: x.activation_offload,
     ),
 )
@@ -138,10 +200,16 @@ def _bf16(plan: Plan) -> str:
     return "-" if plan.mfu_bf16 is None else f"{plan.mfu_bf16 * 100:.1f}"
 
 
+MFU_BF16 = Column("MFU", "bf16%", _bf16, "mfu_bf16")
+DEVICES = Column("GPUs", "", lambda p: str(p.layout.n_devices), "devices")
+RECIPE = Column("recipe", "", lambda p: p.recipe_label)
+POOL = Column("pool", "", lambda p: p.pool)
+
+
 def _with_bf16(columns: Sequence[Column]) -> list[Column]:
     """Return the columns with MFU over the bf16 peak behind MFU, as papers print it."""
-    place = [column.title for column in columns].index("MFU") + 1
-    return [*columns[:place], Column("MFU", "bf16%", _bf16), *columns[place:]]
+    place = [column.name for column in columns].index("mfu") + 1
+    return [*columns[:place], MFU_BF16, *columns[place:]]
 
 
 def used_axes(plans: Sequence[Plan]) -> list[Column]:
@@ -184,40 +252,96 @@ def _switch_column(axis: Axis) -> Column:
             return "-"
         return "y" if axis.is_switch else _short_value(axis.text(value))
 
-    return Column(*SWITCH_TITLES.get(axis.name, (axis.label or axis.name, "")), text)
+    title, unit = SWITCH_TITLES.get(axis.name, (axis.label or axis.name, ""))
+    return Column(title, unit, text, axis.name)
 
 
-def columns_of(result: Result) -> tuple[Column, ...]:
-    """Return the columns of the table: the pool too where there are several, axes that are used.
+def columns_of(
+    result: Result, width: int = WIDTH, chosen: Sequence[str] = ()
+) -> tuple[Column, ...]:
+    """Return the columns of the table that fit into a width, or those that are chosen by name.
 
-    The heading says which name belongs to which number; names would not fit into 100 columns.
+    `chosen` are names of `column_names`; else the pool where there are several, and used axes.
     """
-    names = [pool["name"] for pool in result.inputs["cluster"]["pools"]]
-    first, tp, pp, *others = COLUMNS
-    used = used_axes(result.plans)
-    if any(plan.n_idle for plan in result.plans):
-        used = [Column("dev", "", lambda p: str(p.layout.n_devices)), *used]
-    options = result.inputs["options"]
-    goals = options.get("pareto") or [options.get("objective", "step_time")]
-    others = [*others, *(Column(*x) for goal in goals for x in GOAL_COLUMNS.get(goal, ()))]
-    pool = Column("pool", "", lambda p: str(names.index(p.pool)))
-    if any(plan.mfu_over_bf16 is not None for plan in result.plans):
-        others = _with_bf16(others)
-    columns = [first, *[pool] * (len(names) > 1), tp, pp, *used, *others]
-    if len({plan.recipe_label for plan in result.plans}) > 1:
-        columns.insert(1, Column("recipe", "", lambda p: p.recipe_label))
-    widths = [_column_width(column, result.plans) for column in columns]
-    for title in DISPENSABLE:
-        # A mark before them, and a space before each.
-        if 1 + len(columns) + sum(widths) > WIDTH:
-            columns = [column for column in columns if column.title != title]
-            widths = [_column_width(column, result.plans) for column in columns]
+    columns = all_columns(result)
+    if list(chosen) == [ALL]:
+        return tuple(columns)
+    if chosen:
+        return tuple(known_columns()[name] for name in chosen)
+    if not any(plan.training_s is not None for plan in result.plans):
+        columns = [column for column in columns if column.name != "days"]
+    for name in DISPENSABLE:
+        if _grid_width(columns, result.plans) <= width:
+            break
+        switches = {axis.name for axis in switch_axes()} if name == SWITCHES else {name}
+        columns = [column for column in columns if column.name not in switches]
     return tuple(columns)
 
 
-def _column_width(column: Column, plans: Sequence[Plan]) -> int:
-    """Return the characters of the widest cell of a column, its heading included."""
-    return max(len(text) for text in (column.title, column.unit, *map(column.text, plans)))
+def all_columns(result: Result) -> list[Column]:
+    """Return every column of an answer, in order.
+
+    The card says which name belongs to which pool; names would not fit into a table.
+    """
+    names = [pool["name"] for pool in result.inputs["cluster"]["pools"]]
+    rank, tp, pp, *others = COLUMNS
+    if has_no_length(result):
+        others = [PER_MILLION if column.name == "days" else column for column in others]
+    used = used_axes(result.plans)
+    if any(plan.n_idle for plan in result.plans):
+        used = [DEVICES, *used]
+    options = result.inputs["options"]
+    goals = options.get("pareto") or [options.get("objective", "step_time")]
+    wanted = [Column(*x) for goal in goals for x in GOAL_COLUMNS.get(goal, ())]
+    others = [*others[:-1], *wanted, others[-1]]
+    pool = Column("pool", "", lambda p: str(names.index(p.pool)))
+    if any(plan.mfu_over_bf16 is not None for plan in result.plans):
+        others = _with_bf16(others)
+    columns = [rank, *[pool] * (len(names) > 1), tp, pp, *used, *others]
+    if len({plan.recipe_label for plan in result.plans}) > 1:
+        columns.insert(1, RECIPE)
+    return columns
+
+
+def known_columns() -> dict[str, Column]:
+    """Return every column that `--columns` takes, by name."""
+    of_goals = (Column(*x) for shown in GOAL_COLUMNS.values() for x in shown)
+    optional = (column for column, _ in OPTIONAL)
+    switches = (_switch_column(axis) for axis in switch_axes())
+    more = (DEVICES, POOL, RECIPE, MFU_BF16, PER_MILLION)
+    columns = (*COLUMNS, *optional, *switches, *of_goals, *more)
+    return {column.name: column for column in columns}
+
+
+def named_columns(text: str) -> tuple[str, ...]:
+    """Return the columns that `--columns` names, each once; none where it is empty.
+
+    `UsageError` for a column that there is not, and where `all` is not alone.
+    """
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    known = known_columns()
+    if text and not names:
+        fix = "--columns tp,pp,step, or leave it out"
+        raise UsageError(f"--columns: {text!r} names no column", fix, code="bad-value")
+    if ALL in names and names != (ALL,):
+        message = f"--columns: {ALL!r} is every column, and {text!r} names more"
+        raise UsageError(message, f"--columns {ALL}, or the others alone", code="bad-value")
+    for name in names:
+        if name not in known and names != (ALL,):
+            close = close_names(name, known, 2)
+            guess = f"did you mean {' or '.join(close)}? " if close else ""
+            fix = f"{guess}columns: {', '.join([*known, ALL])}"
+            raise UsageError(f"--columns: unknown {name!r}", fix, code="unknown-name")
+    return names
+
+
+def _grid_width(columns: Sequence[Column], plans: Sequence[Plan]) -> int:
+    """Return the columns of the window that a table takes: a mark, a blank before each cell."""
+    widths = (
+        max(len(text) for text in (column.title, column.unit, *map(column.text, plans)))
+        for column in columns
+    )
+    return 1 + len(columns) + sum(widths)
 
 
 def plan_grid(
@@ -238,7 +362,7 @@ def plan_grid(
         titles,
         tuple(rows),
         "Plans, the best first",
-        tuple(i for i, title in enumerate(titles) if title not in ("", "plan")),
+        tuple(i for i, title in enumerate(titles) if title not in ("", "plan", "recipe")),
         units=(*([""] * is_marked), *(column.unit for column in columns)),
         spacing=GridSpacing(gaps=1),
     )
@@ -276,8 +400,13 @@ FIGURE_FIELDS = (
 """Figures of a plan in CSV."""
 
 
-def plans_csv(result: Result) -> str:
-    """Return the plans as CSV in base units (seconds, bytes, fractions)."""
+def plans_csv(result: Result, chosen: Sequence[str] = ()) -> str:
+    """Return the plans as CSV in base units (seconds, bytes, fractions).
+
+    `chosen` are columns of `column_names`: then those alone, in the units of the table.
+    """
+    if chosen:
+        return _chosen_csv(result, columns_of(result, chosen=chosen))
     axes = [axis for axis in AXES.values() if axis.table != "derived"]
     fields = ["rank", "plan_id", "pool", "precision", "n_devices"]
     fields += [*(axis.name for axis in axes), "n_micro", *FIGURE_FIELDS]
@@ -292,6 +421,24 @@ def plans_csv(result: Result) -> str:
     return out.getvalue()
 
 
-def plans_markdown(result: Result) -> str:
-    """Return the plans as a Markdown table."""
-    return markdown([plan_grid(result.plans, columns_of(result), is_marked=False)])
+UNITS = ("s", "%", "GiB", "k$", "MWh", "days", "/GPU", "/Mtok")
+"""Second lines of heads that are units; the others are the second half of a title."""
+
+
+def _chosen_csv(result: Result, columns: Sequence[Column]) -> str:
+    """Return some columns of the table as CSV: `step (s)`, numbers without thousands commas."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        f"{column.name} ({column.unit})" if column.unit in UNITS else column.name
+        for column in columns
+    )
+    for plan in result.plans:
+        writer.writerow(column.text(plan).replace(",", "") for column in columns)
+    return out.getvalue()
+
+
+def plans_markdown(result: Result, chosen: Sequence[str] = ()) -> str:
+    """Return the plans as a Markdown table; `chosen` as in `columns_of`."""
+    columns = columns_of(result, chosen=chosen)
+    return markdown([plan_grid(result.plans, columns, is_marked=False)])

@@ -161,10 +161,8 @@ def walk_end(walk: Data) -> str:
     end, best, costs = walk["end"], walk["best"], walk["costs_frac"]
     text = f"the fastest of all plans takes {best['step_time_s']:.3f} s"
     if end is None:
-        return (
-            f"The walk ends without a plan that fits; {text}, and {best['shown']} is recommended"
-        )
-    where = f"The walk ends at {end['shown']}"
+        return f"Greedy result: no plan fits; {text}, and {best['shown']} is recommended"
+    where = f"Greedy result: {end['shown']}"
     if walk["same"]:
         return f"{where}, which is recommended of all plans, too; {text}"
     tie = ", within model error" if abs(costs) <= TIE_FRAC else ""
@@ -173,7 +171,7 @@ def walk_end(walk: Data) -> str:
     parts = [f"{s['step']} {s['chosen']} +{s['costs_s']:.3f} s" for s in blamed]
     because = f" ({', '.join(parts)})" if parts else ""
     return (
-        f"{where}; the fastest plan that keeps its decisions takes {end['step_time_s']:.3f} s a "
+        f"{where}; best plan under these choices: {end['step_time_s']:.3f} s a "
         f"step. Of all plans {best['shown']} is recommended, and the fastest takes "
         f"{best['step_time_s']:.3f} s: the walk costs {costs:+.1%}{tie}{because}"
     )

@@ -1,13 +1,18 @@
 """What a search found: the plans, why the first is first, what is proven; or why nothing fits."""
 
 from planner.documents import Blank, Bullets, Code, Paragraph, Part
-from planner.frameworks.finetuning.tuners import ENGINES, TUNERS
 from planner.render.answers.inputs import job_parts, note_parts
 from planner.render.answers.plan import sample_parts
-from planner.render.answers.plan_table import columns_of, plan_grid, stage_parts
+from planner.render.answers.plan_table import columns_of, has_no_length, plan_grid, stage_parts
 from planner.solver.answer.reasons import shown_layout
-from planner.solver.answer.result import Certificate, Counts, Relaxation, Result, UnevenTried
-from planner.solver.answer.uncertainty import TIE_FRAC
+from planner.solver.answer.result import (
+    Certificate,
+    Counts,
+    Relaxation,
+    Result,
+    UnevenTried,
+)
+from planner.solver.answer.uncertainty import MARGIN_COST_FRAC, TIE_FRAC
 from planner.solver.calibration.intervals import regime_words
 from planner.solver.margins import tie_words
 from planner.specs.search.objectives import BEST, NONE_BETTER
@@ -55,7 +60,7 @@ def proof_text(result: Result) -> str:
     over = outcome.bound_s is not None and result.counts.excluded
     rest = f", {result.counts.excluded:,} take more than {outcome.bound_s:.2f} s" if over else ""
     line = (
-        f"{_proof_lead(result)}none of "
+        f"{proof_lead(result)}none of "
         f"{result.counts.space:,} plans is faster than {outcome.fastest_s:.3f} s; "
         f"{outcome.simulated:,} were simulated{rest}"
     )
@@ -69,20 +74,24 @@ def proof_text(result: Result) -> str:
     )
 
 
-def _proof_lead(result: Result) -> str:
-    """Return how the proof begins: by step time, or in the words of the objective asked for.
+def proof_lead(result: Result) -> str:
+    """Return how a proof begins: by step time, or in the words of the objective asked for.
 
     Every number of devices was searched, or its bound is worse than the best by the objective; the
-    first plan is within the ties of that. Memory comes from the front of closed-form times.
+    first plan is within the ties of that, and further behind by what the memory margin may cost
+    where better plans fill the memory. Memory comes from the front of closed-form times.
     """
     objective, pareto = _objective(result), result.inputs["options"].get("pareto")
     if not pareto and objective in BY_STEP_TIME:
         return "proven: "
     is_complete = result.complete and not any(d.n_left for d in result.devices)
-    if pareto or not is_complete or objective not in NONE_BETTER:
-        requested = ", ".join(pareto or [objective])
-        return f"proven of the step time alone, not of {requested}: "
-    better = NONE_BETTER[objective].format(margin=f" over {TIE_FRAC:.0%}")
+    if pareto:
+        return f"proven of the step time alone, not of the front of {', '.join(pareto)}: "
+    if not is_complete or objective not in NONE_BETTER:
+        return f"proven of the step time alone, not of {objective}: "
+    margin = result.margin
+    behind = TIE_FRAC + MARGIN_COST_FRAC * (margin is not None and margin.fastest is not None)
+    better = NONE_BETTER[objective].format(margin=f" over {behind:.0%}")
     return f"proven: no plan {better} than the first; "
 
 
@@ -142,45 +151,55 @@ def _days_text(result: Result) -> str:
     )
 
 
-def result_document(result: Result, source: str = "last") -> list[Part]:
-    """Return the whole answer of a search; `source` is the name by which commands find it."""
-    parts = heading_parts(result)
-    if result.stopped:
-        gap = "" if result.gap is None else f", at most {result.gap:.1%} from the best there is"
-        outcome = f"best so far{gap}" if result.plans else "no plan was found so far"
-        parts.append(Paragraph(f"stopped ({result.stopped}): {outcome}"))
-    parts.append(Blank())
-    if result.stopped and not result.plans:
-        looked_at = f"None of the {result.counts.space:,} legal plans that were looked at is one."
-        more = "The others were not: a longer --time-limit, or --pin, --only or --max, finds more."
-        return [*parts, Paragraph(f"{looked_at} {more}")]
+def result_document(result: Result) -> list[Part]:
+    """Return the whole answer of a search besides its card: the table, and all details."""
+    lead = [*heading_parts(result), *stopped_parts(result), Blank()]
     if not result.plans:
-        return [*parts, *infeasible_parts(result)]
-    parts += [*_table_parts(result), Blank(), *_reason_parts(result)]
-    first = result.plans[0]
-    emit = f" | planner emit {source}#1 --for {_runner(result)}" if first.runs_on else ""
-    return [
-        *parts,
-        Code((f"next: planner explain {source}#1 | planner show {source}#1{emit}",)),
-    ]
+        return [*lead, *infeasible_parts(result)]
+    grid = plan_grid(result.plans, columns_of(result))
+    legend = [*mark_parts(result), *_legend_parts(result), Blank()]
+    return [*lead, grid, *legend, *_reason_parts(result)]
 
 
-def _table_parts(result: Result) -> list[Part]:
-    """Return the plans, and what their marks and columns mean."""
+def detail_parts(result: Result) -> list[Part]:
+    """Return counts, what columns mean, why the first plan is first, and rejections."""
+    parts = [*heading_parts(result), Blank(), *_legend_parts(result), Blank()]
+    return [*parts, *_reason_parts(result)]
+
+
+def stopped_parts(result: Result) -> list[Part]:
+    """Return that the search was stopped, and how far from the best its plans may be."""
+    if not result.stopped:
+        return []
+    gap = "" if result.gap is None else f", at most {result.gap:.1%} from the best there is"
+    outcome = f"best so far{gap}" if result.plans else "no plan was found so far"
+    return [Paragraph(f"stopped ({result.stopped}): {outcome}")]
+
+
+def mark_parts(result: Result) -> list[Part]:
+    """Return what the marks before plans mean, and what no framework runs."""
+    plans = result.plans
+    parts: list[Part] = []
+    if sum(plan.tie for plan in plans) > 1:
+        parts.append(Paragraph(f"= within model error of {_best_words(result)}"))
+    if any(plan.group == 1 and not plan.tie for plan in plans[1:]):
+        parts.append(
+            Paragraph("~ the model tells it from the first plan in fewer than 4 of 5 cases")
+        )
+    if not any(plan.runs_on for plan in plans):
+        text = "no framework that plans are written for runs these plans: prices, no launch files"
+        parts.append(Paragraph(text))
+    return parts
+
+
+def _legend_parts(result: Result) -> list[Part]:
+    """Return what the columns mean, and which plans a row stands for."""
     plans, first = result.plans, result.plans[0]
-    parts = [plan_grid(plans, columns_of(result)), *stage_parts(plans)]
+    parts = stage_parts(plans)
     if any(plan.n_variants > 1 for plan in plans):
         counts = ", ".join(str(plan.n_variants) for plan in plans)
         text = f"each is the best of its tp, pp, cp, ep; they stand for {counts} plans"
         parts.append(Paragraph(f"{text} (--all-variants lists them)"))
-    if sum(plan.tie for plan in plans) > 1:
-        parts.append(Paragraph(f"= within model error of {_best_words(result)}"))
-    if any(plan.group == 1 and not plan.tie for plan in plans[1:]):
-        text = f"~ told apart from {first.plan_id} in fewer than four of five cases"
-        parts.append(Paragraph(text))
-    if not any(plan.runs_on for plan in plans):
-        text = "no framework that plans are written for runs these plans: prices, no launch files"
-        parts.append(Paragraph(text))
     mfu = f"MFU: Megatron's model FLOPs ({_attention_words(result)}, no recompute) over dense peak"
     if result.inputs["model"].get("model", {}).get("diffusion"):
         mfu = "MFU: model FLOPs (all pairs of tokens, no recompute) over dense peak"
@@ -193,6 +212,9 @@ def _table_parts(result: Result) -> list[Part]:
     parts += sample_parts(first)
     if first.training_s is not None:
         parts.append(Paragraph(_days_text(result)))
+    elif has_no_length(result):
+        text = "min/Mtok: minutes of a million tokens; with --tokens of the run its days are shown"
+        parts.append(Paragraph(text))
     if pareto := result.inputs["options"].get("pareto"):
         text = f"the front of {', '.join(pareto)}: no plan beats another in all of them"
         parts.append(Paragraph(text))
@@ -220,14 +242,14 @@ def _reason_parts(result: Result) -> list[Part]:
     ]
     low, high = first.step_time_p10_s, first.step_time_p90_s
     interval = (
-        f"between {low:.2f} and {high:.2f} s in 8 of 10 cases, learnt from measured plans "
+        f"80 % interval {low:.2f} to {high:.2f} s, calibrated on "
         f"{regime_words(first.interval_regime)}"
     )
     parts.append(Paragraph(interval, label="  step time"))
     if certificate and (certificate.proven or (certificate.only_uneven and result.complete)):
         parts.append(Paragraph(proof_text(result), label=" "))
-    if result.alternatives:
-        parts.append(Paragraph(_alternatives_text(result), label="other numbers:"))
+    if any(x.changes == "numerics" for x in result.alternatives):
+        parts.append(Paragraph(_alternatives_text(result), label="other precisions:"))
     parts += note_parts(result.notes)
     parts += [Paragraph(x.text, label=f"warning {x.code}:") for x in first.warnings]
     if result.rejected:
@@ -235,22 +257,23 @@ def _reason_parts(result: Result) -> list[Part]:
     return parts
 
 
-def _runner(result: Result) -> str:
-    """Return the framework that was asked for, else the first that runs the first plan.
-
-    Of one whose files of adapters are those of tools that fine-tune, the first such tool.
-    """
-    requested, runs_on = result.inputs["options"]["framework"], result.plans[0].runs_on
-    runner = requested if requested in runs_on else runs_on[0]
-    has_adapters = "lora" in result.inputs["model"].get("training", {})
-    return next(iter(TUNERS)) if has_adapters and runner.partition("@")[0] in ENGINES else runner
-
-
 def infeasible_parts(result: Result) -> list[Part]:
     """Return the answer when there is no plan: reasons, the closest miss, what would help."""
-    limits = [note.removeprefix("limit: ") for note in result.notes if note.startswith("limit: ")]
-    if limits:
-        return [Paragraph("No plan keeps the limits."), Bullets(tuple(limits), " ")]
+    changes = (
+        part
+        for change in result.relaxations
+        for part in (relaxation_part(change), Code((f"    {change.command}",)))
+    )
+    return [*cause_parts(result), *help_parts(result), *changes]
+
+
+def cause_parts(result: Result) -> list[Part]:
+    """Return why there is no plan: conflicts, rejections, the closest miss."""
+    if result.stopped:
+        text = f"None of the {result.counts.space:,} legal plans that were looked at is one."
+        return [Paragraph(text)]
+    if _limits(result):
+        return [Paragraph("No plan keeps the limits.")]
     lead = f"Nothing fits: all {result.counts.space:,} legal plans exceed the memory."
     if result.counts.space == 0:
         lead = "No layout is legal: every combination breaks a rule."
@@ -275,27 +298,42 @@ def infeasible_parts(result: Result) -> list[Part]:
         parts.append(Paragraph(text, label="closest:"))
     if result.uneven_tried:
         parts.append(Paragraph(_tried_text(result.uneven_tried), label="uneven splits:"))
-    if result.relaxations:
-        parts.append(Paragraph("What would help, the smallest change first:"))
-        return [*parts, *(part for r in result.relaxations for part in _relaxation_parts(r))]
-    none = "No single change that was tried helps: more devices, precision, sequence, pins."
-    return [*parts, Paragraph(none)]
+    return parts
+
+
+def help_parts(result: Result) -> list[Part]:
+    """Return what would help where there is no plan: the lead of a list of changes."""
+    if result.stopped:
+        return [Paragraph("A longer --time-limit, or --pin, --only or --max, finds more.")]
+    limits = _limits(result)
+    if limits:
+        return [Bullets(limits, " ")]
+    if not result.relaxations:
+        none = "No single change that was tried helps: more GPUs, precision, sequence, pins."
+        return [Paragraph(none)]
+    return [Paragraph("What would help, the smallest change first:")]
+
+
+def _limits(result: Result) -> tuple[str, ...]:
+    """Return the limits that no plan keeps, as notes say them."""
+    return tuple(x.removeprefix("limit: ") for x in result.notes if x.startswith("limit: "))
 
 
 def _alternatives_text(result: Result) -> str:
     """Return what other numbers of the job bring to the first plan."""
     first = result.plans[0]
     parts = []
-    for x in result.alternatives:
+    numeric = [x for x in result.alternatives if x.changes == "numerics"]
+    for x in numeric:
         gain = f"{first.step_time_s:.2f} -> {x.step_time_s:.2f} s"
         if x.step_time_s > first.step_time_s * 0.99:
             gain = f"{first.breakdown.peak_bytes / GIB:.1f} -> {x.peak_bytes / GIB:.1f} GiB"
         over = "" if x.fits else f" (in {x.peak_bytes / GIB:.1f} GiB: not in this layout)"
         parts.append(f"{x.pin} {gain}{over}")
-    pin = result.alternatives[0].pin
+    pin = numeric[0].pin
     return (
-        f"{' | '.join(parts)}; they change what is computed, so a search takes them only where"
-        f" they are named: --pin {pin}"
+        f"{' | '.join(parts)}; off by default since they change"
+        f" the numerics; enable with --pin {pin}"
     )
 
 
@@ -325,11 +363,9 @@ def _weight(code: str) -> tuple[int, str]:
     return (first.index(code), "") if code in first else (len(first), code)
 
 
-def _relaxation_parts(relaxation: Relaxation) -> list[Part]:
+def relaxation_part(relaxation: Relaxation) -> Paragraph:
+    """Return one change that would help, with the layout that then is best."""
     best = ""
     if relaxation.layout and relaxation.step_time_s:
         best = f" ({shown_layout(relaxation.layout)}, {relaxation.step_time_s:.2f} s a step)"
-    return [
-        Paragraph(relaxation.change + best, label=" "),
-        Code((f"    {relaxation.command}",)),
-    ]
+    return Paragraph(relaxation.change + best, label=" ")

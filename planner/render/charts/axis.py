@@ -1,6 +1,7 @@
 """Best step time and cost over one varied axis."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,20 +9,18 @@ import numpy as np
 
 from planner.render.charts.chart import (
     HEIGHT,
-    Bins,
     Chart,
     Frame,
     axis_layout,
-    bins,
     drawn_rows,
-    least_by,
     log_ticks,
     plain_figure,
 )
 from planner.render.report.answers import AnswerTable, layout_text
+from planner.render.report.bins import Bins, bins, least_by
 from planner.render.report.points import Measure, PointAxis, SweepPoints
 from planner.render.report.quantities import Scale
-from planner.render.report.theme import CATEGORIES
+from planner.render.report.theme import CATEGORIES, GREY
 
 LOG_FROM = 20.0
 """Ratio of the largest to the least point from which a figure of points is logarithmic."""
@@ -40,12 +39,14 @@ class _Panel:
     """Settings of every trace in it: its axes, and whether the legend lists it."""
 
 
-def axis_chart(points: SweepPoints, axis: PointAxis, number: int) -> Chart:
+def axis_chart(
+    points: SweepPoints, axis: PointAxis, number: int, only: Sequence[Measure] = ()
+) -> Chart:
     """Return best step time and cost at each value of an axis, all others free and as at the best.
 
-    `number` tells apart the keys of several axes.
+    `number` tells apart the keys of several axes; `only` are measures in place of these two.
     """
-    measures = [points.time] + ([points.cost] if points.cost else [])
+    measures = list(only) or [points.time] + ([points.cost] if points.cost else [])
     measures.sort(key=lambda measure: measure is not points.aim)
     tick_lines = 1
     axis_bins = bins(points, axis)
@@ -205,7 +206,7 @@ def _dots(panel: _Panel, rows: list[int]) -> dict[str, Any]:
         "x": [axis.scale.shown(float(column[row])) for row in rows],
         "y": [measure.scale.shown(float(measure.values[row])) for row in rows],
         "hovertemplate": "%{x}: %{y}<extra></extra>",
-        "marker": {"size": 4, "opacity": 0.45, "color": "#8b949e"},
+        "marker": {"size": 4, "opacity": 0.45, "color": GREY},
         **panel.where,
     }
 

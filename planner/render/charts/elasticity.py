@@ -8,7 +8,7 @@ import numpy as np
 from planner.render.charts.chart import Chart, Frame, plain_figure
 from planner.render.report.answers import AnswerTable
 from planner.render.report.points import SweepPoints, shortened_name
-from planner.render.report.theme import BETTER, WORSE
+from planner.render.report.theme import BETTER, GREY, WORSE
 
 PREFIX = "elasticity."
 NEGLIGIBLE = 5e-4
@@ -72,12 +72,12 @@ def tornado(points: SweepPoints) -> Chart | None:
                 "y": titles,
                 "x": [e[3] for e in results],
                 "name": "median of all points, bars: 8 of 10 points",
-                "marker": {"size": 8, "symbol": "line-ns-open", "color": "#8b949e"},
+                "marker": {"size": 8, "symbol": "line-ns-open", "color": GREY},
                 "error_x": {
                     "type": "data",
                     "symmetric": False,
                     "thickness": 1.5,
-                    "color": "#8b949e",
+                    "color": GREY,
                     "array": [e[4] - e[3] for e in results],
                     "arrayminus": [e[3] - e[2] for e in results],
                 },
@@ -103,7 +103,7 @@ def tornado(points: SweepPoints) -> Chart | None:
         heads += ("p10 of all", "median of all", "p90 of all")
     return Chart(
         "elasticities",
-        "What one per cent more of each figure does to the step time",
+        "Sensitivity: step time per 1 % more of each figure",
         says + ".",
         Frame(max(260, 130 + 34 * len(results)), layout).figure(traces),
         AnswerTable(heads, rows),

@@ -4,8 +4,9 @@ import re
 from collections import Counter
 from typing import Any
 
-from planner.render.charts.chart import Chart, Frame, bins, plain_figure, tick_texts
+from planner.render.charts.chart import Chart, Frame, plain_figure, tick_texts
 from planner.render.report.answers import AnswerTable
+from planner.render.report.bins import bins
 from planner.render.report.points import PointAxis, SweepPoints, shortened_name
 from planner.render.report.theme import STATUS_COLOURS
 

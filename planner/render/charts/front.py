@@ -6,7 +6,7 @@ from typing import Any
 from planner.render.charts.chart import Chart, Frame, drawn_rows, log_ticks, plain_figure
 from planner.render.report.answers import AnswerTable, layout_text
 from planner.render.report.points import Measure, SweepPoints
-from planner.render.report.theme import CATEGORIES
+from planner.render.report.theme import CATEGORIES, GREY
 
 EQUAL_FRAC = 1e-9
 
@@ -55,7 +55,7 @@ def front_chart(points: SweepPoints, x: Measure, y: Measure) -> Chart:
             rest,
             "other points",
             mode="markers",
-            marker={"size": 6, "opacity": 0.4, "color": "#8b949e"},
+            marker={"size": 6, "opacity": 0.4, "color": GREY},
         ),
         trace(
             drawn_front,
@@ -115,6 +115,6 @@ def _says(points: SweepPoints, x: Measure, y: Measure, rows: list[int], best: li
         for row in (best[0], best[-1])
     ]
     return (
-        f"{len(best):,} of {len(rows):,} points are beaten by none in both, from {ends[0]} to"
+        f"{len(best):,} of {len(rows):,} points are on the Pareto front, from {ends[0]} to"
         f" {ends[1]}."
     )

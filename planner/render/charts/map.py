@@ -6,19 +6,11 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from planner.render.charts.chart import (
-    Bins,
-    Chart,
-    Frame,
-    bins,
-    least_by,
-    log_ticks,
-    plain_figure,
-    tick_texts,
-)
+from planner.render.charts.chart import Chart, Frame, log_ticks, plain_figure, tick_texts
 from planner.render.report.answers import AnswerTable, degrees_text, layout_text
+from planner.render.report.bins import Bins, bins, least_by
 from planner.render.report.points import Measure, PointAxis, SweepPoints
-from planner.render.report.theme import CATEGORIES, SEQUENTIAL
+from planner.render.report.theme import CATEGORIES, GREY, SEQUENTIAL
 
 MAX_CELLS_WITH_TEXT = 120
 """Cells of a map up to which each is written out."""
@@ -207,7 +199,7 @@ def layout_map(points: SweepPoints, x_axis: PointAxis, y_axis: PointAxis | None)
         "y": list(range(lines)),
         "zmin": -0.5,
         "zmax": count - 0.5,
-        "colorscale": scale or [[0, "#999"], [1, "#999"]],
+        "colorscale": scale or [[0, GREY], [1, GREY]],
         "hovertext": hover,
         "hoverinfo": "text",
         "xgap": 2,

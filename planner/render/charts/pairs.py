@@ -8,7 +8,7 @@ from costmodels.documentation.terms import ALL_TIME_TERMS
 from planner.render.charts.chart import Chart, Frame, drawn_rows, log_ticks, plain_figure
 from planner.render.report.answers import AnswerTable
 from planner.render.report.quantities import short_number
-from planner.render.report.theme import CATEGORIES
+from planner.render.report.theme import CATEGORIES, GREY
 
 LEAST_SHARE = 0.002
 """Terms that take less of both steps are not drawn."""
@@ -110,7 +110,7 @@ def accuracy_chart(key: str, title: str, runs: Sequence[Measured], unit: str) ->
                 "name": name or "10 % off",
                 "showlegend": bool(name),
                 "hoverinfo": "skip",
-                "line": {"color": "#8b949e", "width": 1, "dash": dash},
+                "line": {"color": GREY, "width": 1, "dash": dash},
             }
         )
     ticks = log_ticks([low * 1.3, high / 1.3])

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from planner.render.charts.chart import Chart, Frame, drawn_rows, log_ticks, plain_figure
+from planner.render.palette import legend_fill
 from planner.render.report.answers import AnswerTable
 from planner.render.report.points import SweepPoints
 from planner.render.report.quantities import short_number
@@ -253,7 +254,7 @@ def _roof_trace(x: list[float], y: list[float], name: str, dash: str) -> dict[st
         "name": plain_figure(name),
         "x": x,
         "y": y,
-        "line": {"width": 2, "color": "#7f8c8d", "dash": dash},
+        "line": {"width": 2, "color": legend_fill("per step"), "dash": dash},
         "hoverinfo": "skip",
     }
 

@@ -13,7 +13,7 @@ from planner.render.charts.chart import Chart, Frame, log_ticks, plain_figure, s
 from planner.render.report.answers import AnswerTable, layout_text
 from planner.render.report.points import PointAxis, SweepPoints
 from planner.render.report.quantities import short_number
-from planner.render.report.theme import CATEGORIES
+from planner.render.report.theme import CATEGORIES, GREY
 
 MAX_CURVES = 6
 """Curves of one figure; of more, those with most sizes and the highest throughput."""
@@ -138,7 +138,7 @@ def scaling_chart(curves: Sequence[Curve], weak: bool) -> Chart | None:
     first = shown[0]
     ends = [first.devices[0], first.devices[-1]]
     ideal = [first.tokens_per_s[0] * n / ends[0] for n in ends]
-    grey = {"width": 1.5, "dash": "dash", "color": "#8b949e"}
+    grey = {"width": 1.5, "dash": "dash", "color": GREY}
     base = {"type": "scatter", "mode": "lines", "line": grey, "hoverinfo": "skip"}
     traces.append(base | {"name": "ideal", "x": ends, "y": ideal, "xaxis": "x", "yaxis": "y"})
     all_sizes = sorted({n for curve in shown for n in curve.devices})

@@ -11,6 +11,7 @@ from planner.analyze.bottleneck_levers import bound_of
 from planner.analyze.plan_files import FileTargets, plan_files
 from planner.analyze.trace.chrome_trace import trace_json
 from planner.frameworks.emit import refusal_file
+from planner.render.card.sentences import layout_words
 from planner.render.plan_view.cards import (
     Amount,
     CardNumber,
@@ -21,7 +22,7 @@ from planner.render.plan_view.cards import (
     Words,
 )
 from planner.render.plan_view.figures import ViewFigure
-from planner.render.plan_view.memory_figures import memory_by_stage
+from planner.render.plan_view.memory_figures import memory_by_stage, memory_over_step
 from planner.render.plan_view.methods import Method, methods
 from planner.render.plan_view.opened.bottleneck import Binding, binding
 from planner.render.plan_view.opened.headline import Fact, add_headline
@@ -32,7 +33,7 @@ from planner.render.plan_view.rooflines import communication_roofline, compute_r
 from planner.render.plan_view.sensitivities import elasticity_figure, next_steps
 from planner.render.plan_view.sources import compute_figures, network_figures
 from planner.render.plan_view.step_drawing import drawn_timeline
-from planner.render.plan_view.step_figures import waterfall
+from planner.render.plan_view.step_figures import reached_rates, waterfall
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
 from planner.solver.answer.result_store import Opened
@@ -62,6 +63,8 @@ class PlanView:
     model: str
     cluster: str
     layout: str
+    words: str
+    """The layout as the card says it."""
     tiles: tuple[tuple[str, CardNumber], ...]
     """The numbers that come first, each with what it is."""
     facts: tuple[tuple[str, tuple[Fact, ...]], ...]
@@ -71,8 +74,10 @@ class PlanView:
     """Code of a warning and its text, which opens what it rests on."""
     waterfall: ViewFigure
     memory: ViewFigure
+    memory_course: ViewFigure
     timeline: ViewFigure
     ranks: RankMap | None
+    reached: ViewFigure
     rooflines: tuple[ViewFigure, ...]
     elasticities: ViewFigure
     next_words: Words
@@ -88,7 +93,15 @@ class PlanView:
     @property
     def figures(self) -> tuple[ViewFigure, ...]:
         """All figures in the order of the page."""
-        return (self.waterfall, self.memory, self.timeline, *self.rooflines, self.elasticities)
+        return (
+            self.waterfall,
+            self.memory,
+            self.memory_course,
+            self.timeline,
+            self.reached,
+            *self.rooflines,
+            self.elasticities,
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return the view as plain data: figures as Plotly JSON, words, tables, cards."""
@@ -97,6 +110,7 @@ class PlanView:
             "model": self.model,
             "cluster": self.cluster,
             "layout": self.layout,
+            "words": self.words,
             "tiles": [{"name": name, **asdict(number)} for name, number in self.tiles],
             "facts": [
                 {
@@ -212,14 +226,17 @@ def plan_view(
         model=problem.shape.name,
         cluster=cluster.cluster.name,
         layout=shown_layout(plan.layout),
+        words=layout_words(plan.layout),
         tiles=_tiles(deck, plan),
         facts=facts,
         binding=binding(deck, problem, bound),
         warnings=_warnings(deck, plan),
         waterfall=waterfall(deck, problem, plan, times),
         memory=memory_by_stage(deck, problem, plan, memory),
+        memory_course=memory_over_step(deck, problem, plan, memory),
         timeline=drawn_timeline(deck, problem, plan),
         ranks=rank_map(deck, problem, plan, cluster),
+        reached=reached_rates(deck, problem, plan),
         rooflines=rooflines,
         elasticities=elasticity_figure(deck, problem, plan),
         next_words=next_words,

@@ -9,15 +9,6 @@ from planner.render.charts.chart import Chart
 from planner.render.plan_view.cards import CardNumber, Cell, Deck, NumberTable, Words, plain_words
 from planner.render.report.answers import AnswerTable
 
-GROUP_COLOURS = {
-    "device": "#1e88d0",
-    "network": "#e69f00",
-    "waiting": "#cc79a7",
-    "per step": "#009e73",
-    "total": "#7f8c8d",
-}
-"""Colours of what terms of a step have in common (`term_groups`); fills for light and dark."""
-
 
 @dataclass(frozen=True)
 class ViewFigure:

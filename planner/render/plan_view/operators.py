@@ -55,7 +55,7 @@ from costmodels.towers.latents import (
 from costmodels.towers.vision import vision_flops, vision_params
 from costmodels.tuning.adapters import adapter_sizes, moved_bytes
 from costmodels.tuning.records import TuningJob
-from costmodels.tuning.targets import adapted, attention_linears, mlp_linears
+from costmodels.tuning.targets import EXPERTS, adapted, attention_linears, mlp_linears
 from hardware.parts import Accelerator
 from planner.render.plan_view.opened.time import (
     Formula,
@@ -752,6 +752,7 @@ def _experts(p: OpenedParts, calls: float) -> Iterator[Operator]:
         for one, share, note in _by_precision(p, problem):
             title = f"{name} {note}".strip()
             yield from _grouped(one, title, sizes, [float(u) for u in fracs], share * calls)
+        yield from _expert_adapters(p, name, sizes, [float(u) for u in fracs], calls)
     both = [
         _Moved(
             way,
@@ -778,48 +779,104 @@ def _grouped(
     """Yield the grouped products of the experts of a device."""
     recipe, part = problem.job.recipe, problem.pool.accelerator
     g, m, k, c = sizes
-    eff, cast, width = part.efficiency, recipe.cast_bytes, element_bytes(recipe.linear)
-    hbm, rate = part.hbm_bytes_per_s * eff.hbm_frac, linear_rate_frac(recipe, part)
-    peak = part.peak_flops_per_s[recipe.linear]
+    cast, rate = recipe.cast_bytes, linear_rate_frac(recipe, part)
+    wide = rate * part.efficiency.wgrad_frac
     rows = (
-        (FORWARD, (m, k, c), rate, cast * g * m * k, f"{cast:g} B × {_n(g)} × {_n(m)} × {_n(k)}"),
-        (DGRAD, (m, c, k), rate, cast * g * m * c, f"{cast:g} B × {_n(g)} × {_n(m)} × {_n(c)}"),
-        (WGRAD, (k, m, c), rate * eff.wgrad_frac, 0.0, ""),
+        _GroupedPass(FORWARD, (m, k, c), rate, cast * g * m * k, _cast_text(cast, g, m, k)),
+        _GroupedPass(DGRAD, (m, c, k), rate, cast * g * m * c, _cast_text(cast, g, m, c)),
+        _GroupedPass(WGRAD, (k, m, c), wide),
     )
-    # Of frozen experts there is no weight gradient; their adapters are a part of the term alone.
-    listed = rows[:2] if problem.job.tuning else rows
-    for (direction, (a, b, d), frac, extra, more), u in zip(listed, fracs, strict=False):
-        args = (part, recipe.linear, frac)
-        product = routed_experts.GroupedProduct(g, a, b, d)
-        time_s = float(routed_experts.grouped_gemm_s(product, *args, u)) + extra / hbm
-        symbols, taken = GROUPED_TIME, _grouped_text(g, (a, b, d), *args, u)
-        if g <= 1:
-            symbols, taken = PRODUCT_TIME, _product_text(a, b, d, *args)
-        if direction == WGRAD and g <= 1:
-            alone = np.asarray(time_s)
-            time_s = float(accumulated_s(alone, k * c, problem.job, part, problem.stack))
-            symbols, taken = _accumulated(problem, taken, k * c)
-        if extra:
-            symbols, taken = f"{symbols} + casts", f"{taken} + {more} / {_hbm(part)}"
-        yield Operator(
-            name,
-            "experts",
-            direction,
-            2.0 * g * m * k * c,
-            g * width * (m * k + k * c + m * c) + extra,
-            time_s,
-            calls,
-            peak,
-            (
-                "2 experts × rows of each × inner × columns",
-                f"2 × {_n(g)} × {_n(m)} × {_n(k)} × {_n(c)}",
-            ),
-            (
-                "inputs and outputs once" + (" + casts" if extra else ""),
-                f"{_n(g)} × {width:g} B × {_sizes(m, k, c)}" + (f" + {more}" if extra else ""),
-            ),
-            (symbols, taken),
+    listed = rows[:2] if problem.job.tuning else rows  # frozen experts have no weight gradient
+    for one, u in zip(listed, fracs, strict=False):
+        yield _grouped_operator(problem, name, sizes, replace(one, frac=u), calls)
+
+
+def _expert_adapters(
+    p: OpenedParts,
+    name: str,
+    sizes: tuple[float, float, float, float],
+    fracs: list[float],
+    calls: float,
+) -> Iterator[Operator]:
+    """Yield the products of the adapters beside one grouped product of the experts."""
+    tuning, (g, m, k, c) = p.problem.job.tuning, sizes
+    if tuning is None or EXPERTS not in tuning.targets:
+        return
+    job = replace(p.problem.job, precision=p.problem.job.recipe.gemm_precision)
+    plain, rank = replace(p.problem, job=job), float(tuning.rank)
+    for part, inner, columns in (("A", k, rank), ("B", rank, c)):
+        rows = (
+            _GroupedPass(FORWARD, (m, inner, columns), 1.0),
+            _GroupedPass(DGRAD, (m, columns, inner), 1.0),
+            _GroupedPass(WGRAD, (inner, m, columns), 1.0),
         )
+        title, own = f"adapters of {name}, {part}", (g, m, inner, columns)
+        for one, u in zip(rows, fracs, strict=True):
+            yield _grouped_operator(plain, title, own, replace(one, frac=u), calls)
+
+
+@dataclass(frozen=True, slots=True)
+class _GroupedPass:
+    """One direction of a grouped product: its own sizes (rows, inner, columns), rate and casts."""
+
+    direction: str
+    sizes: tuple[float, float, float]
+    rate: float
+    cast_bytes: float = 0.0
+    cast_text: str = ""
+    frac: float = 1.0
+    """Share of the rate that few rows an expert leave."""
+
+
+def _cast_text(cast: float, *sizes: float) -> str:
+    return " × ".join([f"{cast:g} B", *map(_n, sizes)])
+
+
+def _grouped_operator(
+    problem: Problem,
+    name: str,
+    sizes: tuple[float, float, float, float],
+    one: _GroupedPass,
+    calls: float,
+) -> Operator:
+    """Return one direction of a product of `sizes`: experts, rows of each, inner, columns."""
+    part, precision = problem.pool.accelerator, problem.job.recipe.linear
+    g, m, k, c = sizes
+    a, b, d = one.sizes
+    width, hbm = element_bytes(precision), part.hbm_bytes_per_s * part.efficiency.hbm_frac
+    product = routed_experts.GroupedProduct(g, a, b, d)
+    args, u = (part, precision, one.rate), one.frac
+    time_s = float(routed_experts.grouped_gemm_s(product, *args, u)) + one.cast_bytes / hbm
+    symbols, taken = GROUPED_TIME, _grouped_text(g, one.sizes, *args, u)
+    if g <= 1:
+        symbols, taken = PRODUCT_TIME, _product_text(a, b, d, *args)
+    if one.direction == WGRAD and g <= 1 and problem.job.tuning is None:
+        alone = np.asarray(time_s)
+        time_s = float(accumulated_s(alone, k * c, problem.job, part, problem.stack))
+        symbols, taken = _accumulated(problem, taken, k * c)
+    more = f" + {one.cast_text}" if one.cast_bytes else ""
+    casts = " + casts" if one.cast_bytes else ""
+    if one.cast_bytes:
+        symbols, taken = f"{symbols} + casts", f"{taken}{more} / {_hbm(part)}"
+    return Operator(
+        name,
+        "experts",
+        one.direction,
+        2.0 * g * m * k * c,
+        g * width * (m * k + k * c + m * c) + one.cast_bytes,
+        time_s,
+        calls,
+        part.peak_flops_per_s[precision],
+        (
+            "2 experts × rows of each × inner × columns",
+            f"2 × {_n(g)} × {_n(m)} × {_n(k)} × {_n(c)}",
+        ),
+        (
+            f"inputs and outputs once{casts}",
+            f"{_n(g)} × {width:g} B × {_sizes(m, k, c)}{more}",
+        ),
+        (symbols, taken),
+    )
 
 
 def _accumulated(problem: Problem, product: str, weights: float) -> Formula:

@@ -5,6 +5,7 @@ nothing. Numbers open without any script.
 """
 
 import re
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -12,6 +13,7 @@ from urllib.parse import quote
 
 from planner.render.charts.chart import Chart
 from planner.render.html import coded
+from planner.render.palette import legend_style
 from planner.render.plan_view.cards import Part, Words
 from planner.render.plan_view.data import PlanView
 from planner.render.report.page import (
@@ -21,7 +23,7 @@ from planner.render.report.page import (
     plotly_script,
     script_hash,
 )
-from planner.render.report.theme import template
+from planner.render.report.theme import themes
 
 MAX_TRACE_CHARS = 1_500_000
 """Of a trace that the HTML file holds; larger ones `planner trace` writes."""
@@ -29,12 +31,26 @@ _LEAD, _TAIL = re.compile(r"\S*$"), re.compile(r"^\S*")
 """What stands before and after a number without a blank."""
 
 
-def plan_body(view: PlanView, trace_link: str = "") -> str:
-    """Return the inside of the element `main` for a plan; `trace_link` leads to its trace file."""
+@dataclass(frozen=True, slots=True)
+class PageParts:
+    """What a page around the view brings along."""
+
+    trace_link: str = ""
+    """Where the trace file is."""
+    figure_link: str = ""
+    """Where figures are fetched, but for their key; empty where they stand in the page."""
+    lead: str = ""
+    """HTML in place of the headline numbers, such as the card of the answer."""
+
+
+def plan_body(view: PlanView, parts: PageParts = PageParts()) -> str:
+    """Return the inside of the element `main` for a plan."""
     template = _environment().get_template("plan_body.html.j2")
     text: str = template.render(
         view=view,
-        trace_link=trace_link,
+        trace_link=parts.trace_link,
+        figure_link=parts.figure_link,
+        lead=parts.lead,
         figure_json=figure_json,
         csv_link=_csv_link,
         text_link=_text_link,
@@ -49,16 +65,15 @@ def plan_html(view: PlanView, trace: str = "") -> str:
     from markupsafe import Markup
 
     link = _text_link(trace, "application/json") if 0 < len(trace) <= MAX_TRACE_CHARS else ""
-    themes = {"light": template(), "dark": template(dark=True)}
     scripts = (plotly_script(), own_resource("report.js"), view_resource("plan.js"))
     text: str = (
         _environment()
         .get_template("plan_file.html.j2")
         .render(
             view=view,
-            body=Markup(plan_body(view, link)),
-            style=Markup(own_resource("report.css") + view_resource("plan.css")),
-            themes=Markup(json.dumps(themes, sort_keys=True)),
+            body=Markup(plan_body(view, PageParts(trace_link=link))),
+            style=Markup(own_resource("report.css") + legend_style() + view_resource("plan.css")),
+            themes=Markup(json.dumps(themes(), sort_keys=True)),
             plotly_js=Markup(scripts[0]),
             figures_js=Markup(scripts[1]),
             own_js=Markup(scripts[2]),

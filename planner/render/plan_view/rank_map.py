@@ -188,7 +188,7 @@ def _says(deck: Deck, plan: Plan, placed: Placement, n_drawn: int) -> Words:
         )
         sentence += (
             left_out,
-            " nodes are not drawn: they repeat these. Drawn are those that the groups of the first"
+            " nodes are omitted: they repeat these. Shows the nodes that the groups of the first"
             " rank reach first, second and last, the second node and the last.",
         )
     return sentence

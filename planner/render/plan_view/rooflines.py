@@ -15,6 +15,7 @@ from costmodels.offload.activations import copy_bytes_per_s
 from costmodels.problem import Problem
 from costmodels.traffic import PlanTransfer
 from planner.render.charts.chart import Frame
+from planner.render.palette import TRAFFIC_KEYS, legend_fill, operator_fill
 from planner.render.plan_view.cards import (
     Amount,
     CardNumber,
@@ -30,7 +31,7 @@ from planner.render.plan_view.opened.time import opened_parts
 from planner.render.plan_view.operators import BACKWARD, DGRAD, FORWARD, WGRAD, Operator, operators
 from planner.render.plan_view.quantities import exact, quantity_text
 from planner.render.plan_view.sources import compute_figures
-from planner.render.report.theme import CATEGORIES
+from planner.render.report.theme import INK
 from planner.solver.answer.result import Plan
 
 TRANSFERS = "costmodels.traffic.PlanTraffic.transfers"
@@ -45,8 +46,7 @@ SYMBOLS = {
     BACKWARD: "triangle-up",
 }
 KINDS = ("linear", "attention", "experts", "head", "elementwise", "embedding", "optimizer")
-LINE = "#7f8c8d"
-AXES = ("tp", "cp", "ep", "pp", "dp", "host")
+LINE = legend_fill("per step")
 
 
 def compute_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
@@ -55,7 +55,7 @@ def compute_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     part = problem.pool.accelerator
     bandwidth, eff = part.hbm_bytes_per_s, part.efficiency
     traces = _roofs(result, bandwidth, eff.hbm_frac, eff.gemm_frac)
-    for i, term in enumerate(term for term in KINDS if any(o.term == term for o in result)):
+    for term in (term for term in KINDS if any(o.term == term for o in result)):
         own = [o for o in result if o.term == term]
         traces.append(
             {
@@ -66,10 +66,10 @@ def compute_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
                 "y": [_place(o)[1] / 1e12 for o in own],
                 "marker": {
                     "size": 11,
-                    "color": CATEGORIES[i % len(CATEGORIES)],
+                    "color": operator_fill(term),
                     "opacity": 0.85,
                     "symbol": [SYMBOLS.get(o.direction, "square") for o in own],
-                    "line": {"width": 1, "color": "#1f2328"},
+                    "line": {"width": 1, "color": INK},
                 },
                 "text": [_operator_text(o, plan) for o in own],
                 "hovertemplate": "%{text}<extra></extra>",
@@ -349,7 +349,6 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
         ),
     )
     rows, xs, ys, traces = [], [], [], []
-    colours = {axis: CATEGORIES[i] for i, axis in enumerate(AXES)}
     rates = link_rates(problem)
     dots: dict[str, list[tuple[float, float, str, str]]] = {}
     for i, one in enumerate(result):
@@ -386,7 +385,7 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
                 "x": [low, high],
                 "y": [value / 1e12] * 2,
                 "hoverinfo": "skip",
-                "line": {"width": 2, "color": "#d55e00", "dash": dash},
+                "line": {"width": 2, "color": legend_fill("limit"), "dash": dash},
             }
         )
     for axis, axis_dots in dots.items():
@@ -401,9 +400,9 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
                 "hovertemplate": "%{text}<extra></extra>",
                 "marker": {
                     "size": 12,
-                    "color": colours[axis],
+                    "color": legend_fill(TRAFFIC_KEYS[axis]),
                     "symbol": [d[3] for d in axis_dots],
-                    "line": {"width": 1, "color": "#1f2328"},
+                    "line": {"width": 1, "color": INK},
                 },
             }
         )

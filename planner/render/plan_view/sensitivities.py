@@ -8,6 +8,7 @@ from planner.analyze.bottleneck_levers import Bound
 from planner.analyze.elasticities import FIGURES, LOG_EXPONENT, RATE, sensitivity
 from planner.analyze.neighborhood import Neighbour, single_neighbours
 from planner.render.charts.chart import Frame
+from planner.render.palette import legend_fill
 from planner.render.plan_view.cards import (
     Amount,
     CardNumber,
@@ -75,7 +76,9 @@ def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
         "orientation": "h",
         "y": names,
         "x": [g / factor for g in gains],
-        "marker": {"color": ["#1e88d0" if f.kind == RATE else "#e69f00" for f in shown_ones]},
+        "marker": {
+            "color": [legend_fill("compute" if f.kind == RATE else "waiting") for f in shown_ones]
+        },
         "text": [number.text for number in numbers],
         "textposition": "auto",
         "customdata": [f.meaning for f in shown_ones],
@@ -85,27 +88,27 @@ def elasticity_figure(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
     frame = Frame(
         max(220, 130 + 26 * len(names)),
         {
-            "xaxis": {"title": {"text": f"Off the step ({unit})"}, "rangemode": "tozero"},
+            "xaxis": {"title": {"text": f"Time saved per 1 % ({unit})"}, "rangemode": "tozero"},
             "yaxis": {"autorange": "reversed", "title": {"text": ""}},
         },
     )
     caption: Words = ("Nothing in the hardware changes this step.",)
     if rows:
         caption = (
-            f"Most is bought by {names[0]}: one per cent takes ",
+            f"Most sensitive to {names[0]}: a change of one per cent saves ",
             numbers[0],
-            " off the step",
+            " of the step",
         )
         caption += (f"; then {names[1]}: ", numbers[1], ".") if len(rows) > 1 else (".",)
     table = NumberTable(
-        ("Figure", "What it is", "Change", "Off the step", "Elasticity"), tuple(rows)
+        ("Figure", "What it is", "Change", "Time saved", "Elasticity"), tuple(rows)
     )
     drawn = frame.figure([trace], checked=False)
     return view_figure(
         deck,
         FigureHeading(
             "elasticities",
-            "What one per cent buys",
+            "Sensitivity: time saved per one per cent of improvement",
             caption,
             (
                 "Blue are rates, of which more is better; orange are times, of which less is"
@@ -138,7 +141,7 @@ def next_steps(
     )
     best = fit[0] if fit else None
     if best is not None and best.step_s < plan.step_time_s:
-        sentence: Words = ("The fastest step away that fits takes ", _number(rows[0][2]), ".")
+        sentence: Words = ("Fastest single change that fits: ", _number(rows[0][2]), ".")
     else:
         sentence = ("No single change that fits is faster.",)
     if too_large:

@@ -16,6 +16,7 @@ from costmodels.schedule.timeline import StepTimeline, step_timeline
 from costmodels.schedule.zero_bubble import WEIGHT_GRAD
 from planner.analyze.trace.chrome_trace import HIDDEN, HIDDEN_NOTE, P2P, THREADS, drawn_events
 from planner.render.charts.chart import Frame
+from planner.render.palette import SHADED_EDGE, STEP_SHADES, legend_fill, shaded
 from planner.render.plan_view.cards import (
     Amount,
     CardNumber,
@@ -36,18 +37,13 @@ MAX_RANKS = 24
 MAX_SIMULATED = 40_000
 """Blocks of a step that is laid out whole; of a longer one a shorter step stands for it."""
 COLOURS = {
-    "forward": "#1e88d0",
-    "backward": "#e69f00",
-    "input gradient": "#e69f00",
-    "weight gradient": "#b07a52",
-    "tp": "#009e73",
-    "cp": "#56b4e9",
-    "ep": "#cc79a7",
-    "dp": "#8a79c9",
-    "dp hidden": "#c9c0ea",
-    "pp": "#d55e00",
-    "after the pipeline": "#7f8c8d",
+    **{kind: shaded(legend_fill("compute"), share) for kind, share in STEP_SHADES.items()},
+    **{axis: legend_fill(axis) for axis in ("tp", "cp", "ep", "dp")},
+    "dp hidden": legend_fill("dp"),
+    "pp": legend_fill("pp"),
+    "after the pipeline": legend_fill("per step"),
 }
+"""By kind of event, in the order of the legend: shades of compute, and the axes' own colours."""
 NAMES = {
     "forward": "forward",
     "backward": "backward",
@@ -97,11 +93,11 @@ class Drawing:
 
 def draw_step(plan: Plan) -> Drawing:
     """Return the step of a plan, cut so that it can be drawn."""
-    breakdown, shortened = _short_enough(plan.breakdown)
+    breakdown, shortened = short_enough(plan.breakdown)
     step, ranks = step_timeline(breakdown), _shown_ranks(breakdown.layout.pp)
     blocks = [block for rank in ranks for block in step.pipeline.blocks[rank]]
     end_s = step.pipeline.end_s + sum(seconds for _, _, seconds in step.after)
-    windows = _windows(blocks, end_s)
+    windows = step_windows(blocks, end_s)
     micros = {
         micro
         for block in blocks
@@ -120,7 +116,7 @@ def draw_step(plan: Plan) -> Drawing:
     return Drawing(drawn, windows, ranks, end_s, shortened, step)
 
 
-def _short_enough(breakdown: Breakdown) -> tuple[Breakdown, bool]:
+def short_enough(breakdown: Breakdown) -> tuple[Breakdown, bool]:
     """Return the breakdown, of a very long step with fewer micro-batches; whether it has."""
     x = breakdown.layout
     blocks = len(x.stage_layers) * 3
@@ -138,7 +134,7 @@ def _shown_ranks(pp: int) -> tuple[int, ...]:
     return (*range(half), *range(pp - half, pp))
 
 
-def _windows(blocks: Sequence[TimedBlock], end_s: float) -> tuple[Window, ...]:
+def step_windows(blocks: Sequence[TimedBlock], end_s: float) -> tuple[Window, ...]:
     """Return the parts of a step that are drawn: all, or its start, its middle and its end."""
     if len(blocks) <= MAX_BLOCKS:
         return (Window("whole step", 0.0, end_s),)
@@ -146,9 +142,9 @@ def _windows(blocks: Sequence[TimedBlock], end_s: float) -> tuple[Window, ...]:
     starts = sorted(block.start_s for block in blocks)
     half = (MAX_BLOCKS - 2 * ends) // 2
     return (
-        Window("start", 0.0, starts[ends]),
-        Window("middle", starts[n // 2 - half], starts[n // 2 + half]),
-        Window("end", starts[n - ends], end_s),
+        Window("warm-up", 0.0, starts[ends]),
+        Window("steady state", starts[n // 2 - half], starts[n // 2 + half]),
+        Window("cool-down", starts[n - ends], end_s),
     )
 
 
@@ -260,7 +256,7 @@ def _traces(drawing: Drawing, lanes: Sequence[str], factor: float) -> Iterable[d
                 "hoverinfo": "skip",
                 "legendgroup": name,
                 **_filling(kind, colour),
-                "line": {"width": edge, "color": _darker(colour) if few else colour},
+                "line": {"width": edge, "color": shaded(colour, SHADED_EDGE) if few else colour},
                 "showlegend": name not in seen,
                 **axes,
             }
@@ -285,7 +281,7 @@ def _filling(kind: str, colour: str) -> dict[str, Any]:
     """Return the fill of a kind; what hides is hatched."""
     if kind != HIDDEN:
         return {"fillcolor": colour}
-    dark = _darker(colour)
+    dark = shaded(colour, SHADED_EDGE)
     pattern = {"shape": "/", "bgcolor": colour, "fgcolor": dark, "size": 5, "solidity": 0.25}
     return {"fillcolor": colour, "fillpattern": pattern}
 
@@ -318,9 +314,26 @@ def _round(value: float) -> float:
     return round(value, 3)
 
 
-def _darker(colour: str) -> str:
-    parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
-    return "#" + "".join(f"{int(0.7 * part):02x}" for part in parts)
+def micro_batch_s(drawing: Drawing) -> float:
+    """Return the time of a micro-batch in the steady state, s: of the stage that works longest.
+
+    Blocks of a stage over the micro-batches of the step that is drawn.
+    """
+    stages = drawing.step.pipeline.blocks
+    micros = {micro for blocks in stages for block in blocks for _, micro, _ in block.parts}
+    return max(sum(b.end_s - b.start_s for b in blocks) for blocks in stages) / len(micros)
+
+
+def step_marks(drawing: Drawing, factor: float) -> dict[str, Any]:
+    """Return what zooming goes by, in units of the time axes: end, windows, one micro-batch."""
+    return {
+        "end": _short(drawing.end_s / factor),
+        "windows": [
+            [_short(w.start_s / factor), _short(w.end_s / factor)] for w in drawing.windows
+        ],
+        "names": [window.name for window in drawing.windows],
+        "micro_batch": _short(micro_batch_s(drawing) / factor),
+    }
 
 
 def _layout(drawing: Drawing, lanes: Sequence[str], unit: str, factor: float) -> dict[str, Any]:
@@ -338,7 +351,7 @@ def _layout(drawing: Drawing, lanes: Sequence[str], unit: str, factor: float) ->
         "showgrid": False,
         "zeroline": False,
     }
-    out: dict[str, Any] = {"hoverdistance": 40}
+    out: dict[str, Any] = {"hoverdistance": 40, "meta": step_marks(drawing, factor)}
     is_whole = len(drawing.windows) == 1
     if not is_whole:
         out["grid"] = {
@@ -352,7 +365,7 @@ def _layout(drawing: Drawing, lanes: Sequence[str], unit: str, factor: float) ->
         number = "" if i == 0 else str(i + 1)
         low, high = window.start_s / factor, window.end_s / factor
         margin = 0.01 * (high - low)
-        title = f"Time in the step ({unit})" if is_whole else f"{window.name} of the step ({unit})"
+        title = f"Time in the step ({unit})" if is_whole else f"{window.name} ({unit})"
         out[f"xaxis{number}"] = {
             "title": {"text": title, "standoff": 2},
             "range": [low - margin, high + margin],
@@ -547,10 +560,10 @@ def _caption(
             ),
         )
         sentence += (
-            "Drawn are its start, a while in the middle and its end, each with its own time axis;"
-            " ",
+            "Shows warm-up, a window of the steady state and cool-down, each with its own time"
+            " axis (",
             left,
-            " in between are not. ",
+            " omitted). ",
         )
     if len(drawing.ranks) < plan.layout.pp:
         sentence += ("Of the stages the first and the last are drawn. ",)

@@ -1,11 +1,15 @@
-"""The waterfall of a step: every term one behind the other, from nothing to the step time."""
+"""Where a step goes: its time term by term, and its FLOP/s from the data sheet down."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from costmodels.breakdown import Breakdown
 from costmodels.documentation.terms import TERMS, term_groups
+from costmodels.layers.flops import model_flops_per_step
 from costmodels.problem import Problem
 from planner.render.charts.chart import Frame
+from planner.render.colours import LEGEND, TIME_KEYS, time_key
+from planner.render.palette import legend_fill
 from planner.render.plan_view.cards import (
     Amount,
     CardNumber,
@@ -15,7 +19,7 @@ from planner.render.plan_view.cards import (
     NumberTable,
     Words,
 )
-from planner.render.plan_view.figures import GROUP_COLOURS, FigureHeading, ViewFigure, view_figure
+from planner.render.plan_view.figures import FigureHeading, ViewFigure, view_figure
 from planner.render.plan_view.quantities import exact, quantity_text, total
 from planner.solver.answer.result import Plan
 
@@ -60,10 +64,11 @@ def waterfall(
             bars.append(("overlap credit", group, -hidden, credit, "nothing waits for it"))
     rows: list[tuple[Cell, ...]] = []
     traces, end_s = [], 0.0
-    for group, colour in GROUP_COLOURS.items():
-        own = [bar for bar in bars if bar[1] == group]
-        if group != "total" and own:
-            traces += [_bars(group, colour, own, bars), _labels(group, own, bars)]
+    for key in LEGEND:
+        own = [bar for bar in bars if legend_key(bar[0]) == key]
+        if own:
+            label = LEGEND[key].label
+            traces += [_bars(label, legend_fill(key), own, bars), _labels(label, own, bars)]
     for name, group, value, number, title in bars:
         share = deck.add(
             f"share-{name.replace(' ', '-')}",
@@ -91,12 +96,12 @@ def waterfall(
             "name": "step time",
             "y": ["step time"],
             "x": [plan.step_time_s],
-            "marker": {"color": GROUP_COLOURS["total"]},
+            "marker": {"color": legend_fill("per step")},
             "error_x": {
                 "type": "data",
                 "symmetric": False,
                 "thickness": 2.5,
-                "color": "#d55e00",
+                "color": legend_fill("limit"),
                 "array": [plan.step_time_p90_s - plan.step_time_s],
                 "arrayminus": [plan.step_time_s - plan.step_time_p10_s],
             },
@@ -164,6 +169,11 @@ Bar = tuple[str, str, float, CardNumber, str]
 """Name, group, seconds, the number, what it is."""
 
 
+def legend_key(name: str) -> str:
+    """Return the key of the legend of a bar: its term's, or that of traffic beside compute."""
+    return TIME_KEYS.get(name, "network")
+
+
 def _starts(bars: list[Bar]) -> dict[str, float]:
     """Return where each bar begins: where the one before it ended."""
     starts, start_s = {}, 0.0
@@ -224,3 +234,158 @@ def _bars(group: str, colour: str, group_bars: list[Bar], bars: list[Bar]) -> di
 def step_text(plan: Plan) -> str:
     """Return the step time as the view shows it."""
     return quantity_text(plan.step_time_s, "s")
+
+
+TAKEN_BY = {
+    "compute": "kernels: smaller products, attention, and operators that HBM binds",
+    "recompute": "forwards that run again before their backward",
+    "tp": "traffic of TP that compute waits for",
+    "cp": "traffic of CP that compute waits for",
+    "ep": "traffic of EP that compute waits for",
+    "dp": "traffic of DP that compute waits for",
+    "pp": "messages between stages that compute waits for",
+    "slowed": "compute that is slower while traffic runs beside it",
+    "waiting": "waiting: pipeline bubble, stragglers, the host",
+    "offload": "copies to and from the host",
+    "per step": "the optimizer, and what is fixed in a step",
+}
+"""What takes FLOP/s away, by key of the legend."""
+LEVEL_NAMES = {"compute": "in kernels", "slowed": "less slowdown by traffic"}
+"""Names of levels that are not `less` the label of the legend."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateLevel:
+    """One level on the way from the data sheet down to what a step reaches."""
+
+    key: str
+    name: str
+    taken_by: str
+    """What takes away the difference to the level before; empty for the first."""
+    fill: str
+    """Key of the legend."""
+    time_s: float
+    """Time of a step at this rate."""
+    rate: float
+    """Model FLOP/s of a device."""
+
+
+def rate_levels(problem: Problem, plan: Plan) -> list[RateLevel]:
+    """Return the FLOP/s of a device from peak to sustained to achieved.
+
+    With F model FLOPs of a device in a step, peak P and sustained share s, the levels are P, s P,
+    then F over the time of compute, and F over that time with each further kind of time added; the
+    last is F over the step time. Roofline terms of Williams, Waterman and Patterson 2009. A level
+    may lie above the one before it: attention counts FLOPs that its kernels need not do.
+    """
+    part = problem.pool.accelerator
+    peak, frac = part.peak_flops_per_s[problem.job.recipe.linear], part.efficiency.gemm_frac
+    flops = model_flops_per_step(problem.shape, problem.job) / plan.layout.n_devices
+    levels = [
+        RateLevel("peak", "peak", "", "free", flops / peak, peak),
+        RateLevel(
+            "sustained",
+            "sustained",
+            "what large matrix products reach of the data sheet",
+            "states",
+            flops / (peak * frac),
+            peak * frac,
+        ),
+    ]
+    sums: dict[str, float] = dict.fromkeys(TAKEN_BY, 0.0)
+    for term, seconds in plan.breakdown.time_s.items():
+        sums[time_key(term)] += seconds
+    used, spent_s = [key for key, seconds in sums.items() if seconds > 0.0], 0.0
+    for key in used:
+        spent_s += sums[key]
+        is_last = key == used[-1]
+        name = "achieved" if is_last else LEVEL_NAMES.get(key, f"less {LEGEND[key].label}")
+        time_s = plan.step_time_s if is_last else spent_s
+        levels.append(RateLevel(key, name, TAKEN_BY[key], key, time_s, flops / time_s))
+    return levels
+
+
+def reached_rates(deck: Deck, problem: Problem, plan: Plan) -> ViewFigure:
+    """Return the roofline as steps: peak, sustained, achieved, and what takes each step away."""
+    levels = rate_levels(problem, plan)
+    flops = levels[0].rate * levels[0].time_s
+    rows = [_rate_row(deck, flops, levels, i) for i in range(len(levels))]
+    names = [level.name for level in levels]
+    traces = [
+        {
+            "type": "bar",
+            "orientation": "h",
+            "showlegend": False,
+            "y": names,
+            "x": [level.rate / 1e12 for level in levels],
+            "text": [
+                f"{GAP}{row[1].text}{GAP}" if isinstance(row[1], CardNumber) else ""
+                for row in rows
+            ],
+            "textposition": "auto",
+            "marker": {"color": [legend_fill(level.fill) for level in levels]},
+            "customdata": [level.taken_by or "the data sheet" for level in levels],
+            "hovertemplate": "%{x:.4~g} TFLOP/s: %{customdata}<extra>%{y}</extra>",
+        }
+    ]
+    frame = Frame(
+        max(240, 110 + 30 * len(levels)),
+        {
+            "bargap": 0.25,
+            "xaxis": {"title": {"text": "TFLOP/s of a device"}, "rangemode": "tozero"},
+            "yaxis": {
+                "autorange": "reversed",
+                "categoryorder": "array",
+                "categoryarray": names,
+                "title": {"text": ""},
+            },
+        },
+    )
+    lost = max(range(2, len(levels)), key=lambda i: levels[i - 1].rate - levels[i].rate)
+    caption: Words = (
+        "A device has a peak of ",
+        rows[0][1] or "",
+        ", sustains ",
+        rows[1][1] or "",
+        " and achieves ",
+        rows[-1][1] or "",
+        ", ",
+        rows[-1][2] or "",
+        f" of its peak. Below what it sustains, most is taken by {levels[lost].taken_by}.",
+    )
+    heading = FigureHeading(
+        "reached",
+        "From peak to sustained to achieved",
+        caption,
+        ("FLOPs are the model's: recomputed ones do not count.",),
+    )
+    table = NumberTable(("Level", "Rate", "Of the peak", "What takes it away"), tuple(rows))
+    return view_figure(deck, heading, frame.figure(traces, checked=False), table)
+
+
+def _rate_row(deck: Deck, flops: float, levels: list[RateLevel], i: int) -> tuple[Cell, ...]:
+    level, peak = levels[i], levels[0].rate
+    source = "costmodels.layers.flops.model_flops_per_step and costmodels.breakdown.break_down"
+    formula = "model FLOPs of a device / time so far", f"{exact(flops, 'FLOP')}"
+    texts = formula[0], f"{formula[1]} / {exact(level.time_s, 's')}"
+    if level.key == "peak":
+        texts = "data sheet", exact(peak, "FLOP/s")
+    elif level.key == "sustained":
+        texts = "peak × share", f"{exact(peak, 'FLOP/s')} × {level.rate / peak:.9g}"
+    rate = deck.add(
+        f"rate-{level.key.replace(' ', '-')}",
+        f"FLOP/s of a device: {level.name}",
+        Amount(level.rate, "FLOP/s"),
+        Derivation(*texts, source),
+    )
+    share = deck.add(
+        f"rate-share-{level.key.replace(' ', '-')}",
+        f"share of the peak: {level.name}",
+        Amount(level.rate / peak, "%", text=f"{100 * level.rate / peak:.1f} %"),
+        Derivation(
+            "rate / peak", f"{exact(level.rate, 'FLOP/s')} / {exact(peak, 'FLOP/s')}", source
+        ),
+    )
+    taken = level.taken_by or "nothing: the data sheet"
+    gains = i > 0 and level.rate > levels[i - 1].rate
+    return level.name, rate, share, f"gained: {taken}" if gains else taken

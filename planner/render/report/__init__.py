@@ -3,6 +3,9 @@
     points.py     the rows of a sweep as columns, its axes, and what is compared
     quantities.py units that people read: GiB, ms, $, MWh
     effects.py    what each axis buys: equal points that differ in it alone
+    bins.py       values of an axis as places
+    sweep_lead.py three sentences and the axes of one chart, with which a report begins
+    lead_text.py  the same as text
     answers.py    the answer in words
     sweep_charts.py   which charts a sweep gets; each is a module of `planner.render.charts`
     theme.py      colours, light and dark

@@ -87,7 +87,7 @@ def _headline(points: SweepPoints) -> str:
         return "There are no points."
     rows = [row for row in range(points.n) if points.solved[row]]
     if not rows:
-        return _none_fits(points)
+        return none_fits(points)
     if not points.job_axes:
         return _best_words(points, rows)
     jobs = list(dict.fromkeys(points.jobs[row] for row in rows))
@@ -139,7 +139,8 @@ def _named(points: SweepPoints, row: int) -> str:
     return f" ({', '.join(named)})" if named else ""
 
 
-def _none_fits(points: SweepPoints) -> str:
+def none_fits(points: SweepPoints) -> str:
+    """Return that no point has a plan, and why most often."""
     reasons = Counter(shortened_name(r, 120) for r in points.texts("reason") if r)
     maximum = reasons.most_common(1)
     why = f" Most often because: {maximum[0][0]} ({maximum[0][1]:,} points)." if maximum else ""
@@ -605,8 +606,8 @@ def _doubts(points: SweepPoints, axis_effects: Sequence[Effect]) -> tuple[str, .
         if math.isfinite(low) and math.isfinite(high):
             scale: Scale = scale_for("seconds", [high])
             result.append(
-                f"A step of the fastest point lies between {scale.text(low)} and"
-                f" {scale.text(high)} in 8 of 10 cases."
+                f"Step time of the fastest point: 80 % prediction interval {scale.text(low)} to"
+                f" {scale.text(high)}."
             )
     if any(effect.method == "fit" for effect in axis_effects):
         result.append(

@@ -22,8 +22,9 @@ from planner.render.report.answers import AnswerTable, SweepFindings, layout_tex
 from planner.render.report.effects import effects
 from planner.render.report.points import PointAxis, SweepPoints, shortened_name
 from planner.render.report.quantities import short_number
-from planner.render.report.sweep_charts import Section, sections
-from planner.render.report.theme import template
+from planner.render.report.sweep_charts import Section, after_lead, lead_chart, sections
+from planner.render.report.sweep_lead import sweep_lead
+from planner.render.report.theme import themes
 
 MAX_TABLE_ROWS = 200
 """Rows of a table on the page; the file behind its link has all."""
@@ -72,32 +73,39 @@ def sweep_page(
     if name in ("", "sweep"):
         name = f"of {shortened_name(source)}"
     message = sweep_answer(points, result)
-    return points_page(f"Sweep {name}", points, message, sections(points, result, x, y), source)
+    lead = sweep_lead(points, x, y)
+    chart = lead_chart(lead)
+    parts = after_lead(sections(points, result, x, y), chart)
+    return points_page(
+        f"Sweep {name}", points, message, parts, source, lead=(lead.sentences, chart)
+    )
 
 
 def points_page(
-    title: str, points: SweepPoints, findings: SweepFindings, parts: Sequence[Section], source: str
+    title: str,
+    points: SweepPoints,
+    findings: SweepFindings,
+    parts: Sequence[Section],
+    source: str,
+    *,
+    lead: tuple[Sequence[str], Chart | None] = ((), None),
 ) -> str:
-    """Return the page of points: an answer in words, sections of charts, all points."""
+    """Return the page of points: an answer in words, sections of charts, all points.
+
+    `lead` is what it begins with: sentences, and a chart.
+    """
     shown = [
-        {
-            "section": section,
-            "charts": [
-                {
-                    "chart": chart,
-                    "json": figure_json(chart),
-                    "table": shown_table(chart.table, chart.key),
-                }
-                for chart in section.charts
-            ],
-        }
+        {"section": section, "charts": [shown_chart(chart) for chart in section.charts]}
         for section in parts
     ]
+    sentences, first_chart = lead
     why = reasons(points) if not points.solved.all() and points.n else None
     points_file, left_out = points_csv(points)
     return render(
         title=title,
         findings=findings,
+        lead=sentences,
+        lead_chart=shown_chart(first_chart) if first_chart else None,
         sections=shown,
         source=shortened_name(source),
         best=shown_table(findings.best, "best"),
@@ -108,6 +116,15 @@ def points_page(
         facts=facts(points),
         n_points=points.n,
     )
+
+
+def shown_chart(chart: Chart) -> dict[str, Any]:
+    """Return a chart as the template shows it."""
+    return {
+        "chart": chart,
+        "json": figure_json(chart),
+        "table": shown_table(chart.table, chart.key),
+    }
 
 
 def render(**values: Any) -> str:
@@ -123,13 +140,12 @@ def render(**values: Any) -> str:
         undefined=jinja2.StrictUndefined,
     )
     plotly, own = plotly_script(), own_resource("report.js")
-    themes = {"light": template(), "dark": template(dark=True)}
     return environment.get_template("report.html.j2").render(
         **values,
         plotly_js=Markup(plotly),
         own_js=Markup(own),
         style=Markup(own_resource("report.css")),
-        themes=Markup(_json(themes)),
+        themes=Markup(_json(themes())),
         script_hashes=" ".join(f"'sha256-{script_hash(script)}'" for script in (plotly, own)),
     )
 

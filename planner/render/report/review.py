@@ -28,6 +28,8 @@ from planner.render.answers.bottleneck import (
     plain_text,
 )
 from planner.render.answers.plan import layout_sentences
+from planner.render.card.answer import card_of_saved
+from planner.render.card.part import card_part
 from planner.render.html import html
 from planner.render.markdown import markdown
 from planner.solver.answer.reasons import shown_layout
@@ -75,6 +77,7 @@ def review_document(data: Mapping[str, Any], which: str, source: str) -> list[Pa
     note = repriced_note_of(checked, which, source, plan)
     return [
         title,
+        card_part(card_of_saved(checked, plan.plan_id)),
         *_decision(plan, note),
         *_why(checked, plan, bound),
         *_question(checked),
@@ -149,7 +152,10 @@ def _decision(plan: Plan, note: str) -> Iterator[Part]:
     rows = [
         ("plan", f"{plan.plan_id} (rank {plan.rank})"),
         ("step time", f"{plan.step_time_s:.4f} s"),
-        ("in 8 of 10 cases", f"{plan.step_time_p10_s:.2f} to {plan.step_time_p90_s:.2f} s"),
+        (
+            "80 % prediction interval",
+            f"{plan.step_time_p10_s:.2f} to {plan.step_time_p90_s:.2f} s",
+        ),
         (
             "tokens a second",
             f"{plan.tokens_per_s:,.0f} ({plan.tokens_per_s_per_device:,.0f} a device)",
@@ -190,7 +196,7 @@ def _why(data: Mapping[str, Any], plan: Plan, bound: Bound) -> Iterator[Part]:
             f"{proof['simulated']} were simulated, the rest do not fit or have a lower bound above"
             f"{'' if proof['proven'] else '; the search was not complete, so this is not proven'}."
         )
-    yield Heading(3, "What binds")
+    yield Heading(3, "Bottleneck")
     messages = [
         bottleneck_headline(bound),
         plain_text(compute_sentence(bound)),
@@ -338,7 +344,7 @@ def _difference(plan: Plan, other: Plan) -> str:
 
 def _levers(bound: Bound) -> Iterator[Part]:
     yield Heading(2, "What would make it faster")
-    yield Paragraph("Each change alone, the whole step priced anew; the layout stays but for it.")
+    yield Paragraph("Each change is evaluated separately; the rest of the layout stays.")
     shown = [x for x in bound.levers if x.gain_frac > 0][:MOST_LEVERS]
     if not shown:
         yield Paragraph("Nothing that was tried makes this plan faster.")
@@ -362,7 +368,7 @@ def _levers(bound: Bound) -> Iterator[Part]:
 
 def _sensitivities(problem: Any, plan: Plan) -> Iterator[Part]:
     yield Heading(2, "Sensitivities")
-    yield Paragraph("By how many per cent the step moves with one per cent of a figure.")
+    yield Paragraph("Change of the step time in per cent per one per cent of a figure.")
     result = elasticities(problem, plan.layout)
     rows = sorted(
         (f for f in FIGURES if abs(result[f.name]) >= LEAST_ELASTICITY),
@@ -382,8 +388,8 @@ def _risks(data: Mapping[str, Any], opened: Opened) -> Iterator[Part]:
     yield Heading(2, "Risks")
     low, high = (x / plan.step_time_s - 1 for x in (plan.step_time_p10_s, plan.step_time_p90_s))
     items = [
-        f"Step time: between {low:+.0%} and {high:+.0%} in 8 of 10 cases, learnt from measured "
-        f"plans {regime_words(plan.interval_regime)}; a trial (planner trial) narrows it.",
+        f"Step time: between {low:+.0%} and {high:+.0%} (80 % prediction interval), calibrated on "
+        f"{regime_words(plan.interval_regime)}; a trial (planner trial) narrows it.",
     ]
     free = plan.headroom_frac
     if free < 0:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from planner.documents import Paragraph, Part
-from planner.render.answers.scaling import marks_parts, scaling_heading
+from planner.render.answers.scaling.curve import marks_parts, scaling_heading
 from planner.render.charts.axis import axis_chart
 from planner.render.charts.chart import Chart
 from planner.render.charts.elasticity import tornado
@@ -101,7 +101,7 @@ def scaling_sections(scaling: Scaling, points: SweepPoints) -> list[Section]:
         front = front_chart(points, points.time, points.cost)
         parts.append(Section("trade", "What to trade", "", (front,)))
     what = (tornado(points), roofline(points), communication_roofline_chart(points))
-    parts.append(Section("bounds", "What binds", "", tuple(c for c in what if c is not None)))
+    parts.append(Section("bounds", "Bottlenecks", "", tuple(c for c in what if c is not None)))
     if not points.solved.all():
         parts.append(Section("status", "Sizes without a plan", "", (status_chart(points, axis),)))
     return [part for part in parts if part.charts]

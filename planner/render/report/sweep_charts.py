@@ -1,7 +1,7 @@
 """Which charts a sweep gets, in the order of the page."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.render.charts.axis import axis_chart
 from planner.render.charts.chart import Chart
@@ -13,6 +13,7 @@ from planner.render.charts.roofline import communication_roofline_chart, rooflin
 from planner.render.charts.scaling import curves_of, scaling_chart
 from planner.render.report.effects import Effect
 from planner.render.report.points import PointAxis, SweepPoints
+from planner.render.report.sweep_lead import SweepLead, map_axes
 
 MAX_AXIS_CHARTS = 8
 
@@ -93,7 +94,7 @@ def sections(
             for chart in (tornado(points), roofline(points), communication_roofline_chart(points))
             if chart is not None
         )
-        results.append(Section("bounds", "What binds", "", what))
+        results.append(Section("bounds", "Bottlenecks", "", what))
     fails = axis_that_fails(points)
     if not points.solved.all() and fails is not None:
         chart = status_chart(points, fails)
@@ -101,13 +102,26 @@ def sections(
     return [section for section in results if section.charts]
 
 
-def map_axes(
-    ranked: Sequence[PointAxis], x: PointAxis | None, y: PointAxis | None
-) -> tuple[PointAxis | None, PointAxis | None]:
-    """Return the axes of the maps: those asked for, then those that matter most."""
-    free = [axis for axis in ranked if axis not in (x, y)]
-    if x is None and free:
-        x = free.pop(0)
-    if y is None and free:
-        y = free.pop(0)
-    return x, y
+def lead_chart(lead: SweepLead) -> Chart | None:
+    """Return the chart of a lead: a line or a map of what points are judged by; None without."""
+    if not lead.axes:
+        return None
+    if len(lead.axes) == 1:
+        chart = axis_chart(lead.points, lead.axes[0], 1, (lead.measure,))
+    else:
+        across, down = lead.axes
+        chart = heat_map(lead.points, across, down, lead.measure)
+    return replace(chart, key="lead")
+
+
+def after_lead(parts: Sequence[Section], lead: Chart | None) -> list[Section]:
+    """Return sections without the map that leads already."""
+    if lead is None:
+        return list(parts)
+    shown = [
+        replace(part, charts=tuple(c for c in part.charts if c.table != lead.table))
+        if part.key == "maps"
+        else part
+        for part in parts
+    ]
+    return [part for part in shown if part.charts]

@@ -1,45 +1,25 @@
 """Colours and fonts of the figures, light and dark.
 
 Figures name no colours where the template can: a page swaps the template when its reader asks for
-dark. Categories use colours that people with colour blindness tell apart (after Okabe and Ito,
-the blue lighter, to be seen on dark).
+dark. Categories take the colours of the legend (`planner.render.palette`), in its order.
 """
 
 from typing import Any
 
+from planner.render.palette import SERIES, SERIES_DARK, dark_twins, legend_fill
+
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif'
-CATEGORIES = (
-    "#1e88d0",
-    "#e69f00",
-    "#009e73",
-    "#cc79a7",
-    "#56b4e9",
-    "#d55e00",
-    "#8a79c9",
-    "#a3a500",
-    "#b07a52",
-    "#7f8c8d",
-)
+CATEGORIES = SERIES
 """Fills of categories, for both modes."""
-_LINES_DARK = (
-    "#56b4e9",
-    "#f0b429",
-    "#2ec4a0",
-    "#e59ac4",
-    "#8fd0ff",
-    "#ff8a4c",
-    "#b3a6ea",
-    "#cfd13f",
-    "#d9a37c",
-    "#aab7b8",
-)
 STATUS_COLOURS = {
-    "ok": "#009e73",
-    "stopped": "#e69f00",
-    "late": "#56b4e9",
-    "infeasible": "#7f8c8d",
-    "failed": "#d55e00",
+    "ok": legend_fill("good"),
+    "stopped": legend_fill("waiting"),
+    "late": legend_fill("recompute"),
+    "infeasible": legend_fill("per step"),
+    "failed": legend_fill("bad"),
 }
+GREY = "#8b949e"
+"""Marks that are not what a figure is about."""
 SEQUENTIAL = (
     (0.0, "#fde725"),
     (0.25, "#5ec962"),
@@ -48,14 +28,16 @@ SEQUENTIAL = (
     (1.0, "#440154"),
 )
 """Viridis turned round: the lightest is the least, and less is better."""
-BETTER, WORSE = "#009e73", "#d55e00"
+BETTER, WORSE = legend_fill("good"), legend_fill("bad")
+
+
+INK = "#1f2328"
+"""Edges of dots."""
 
 
 def template(dark: bool = False) -> dict[str, Any]:
     """Return a Plotly template as plain data."""
-    ink, soft, grid = (
-        ("#e8e6e3", "#b8b4ae", "#3a3f45") if dark else ("#1f2328", "#57606a", "#e3e6ea")
-    )
+    ink, soft, grid = ("#e8e6e3", "#b8b4ae", "#3a3f45") if dark else (INK, "#57606a", "#e3e6ea")
     axis = {
         "gridcolor": grid,
         "linecolor": soft,
@@ -71,7 +53,7 @@ def template(dark: bool = False) -> dict[str, Any]:
             "font": {"family": FONT, "size": 13, "color": ink},
             "paper_bgcolor": "rgba(0,0,0,0)",
             "plot_bgcolor": "rgba(0,0,0,0)",
-            "colorway": list(_LINES_DARK if dark else CATEGORIES),
+            "colorway": list(SERIES_DARK if dark else SERIES),
             "xaxis": axis,
             "yaxis": axis,
             "hoverlabel": {
@@ -89,6 +71,11 @@ def template(dark: bool = False) -> dict[str, Any]:
             },
         },
     }
+
+
+def themes() -> dict[str, Any]:
+    """Return the templates, light and dark, and the dark twin of every fill (`twins`)."""
+    return {"light": template(), "dark": template(dark=True), "twins": dark_twins()}
 
 
 def image_template() -> dict[str, Any]:

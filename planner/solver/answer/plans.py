@@ -15,7 +15,12 @@ from planner.frameworks.emit import first_releases, runs_on, runs_on_each
 from planner.solver.answer.advice import plan_warnings
 from planner.solver.answer.result import Plan
 from planner.solver.calibration.file import Calibration
-from planner.solver.calibration.intervals import evidence_for, interval_of, regime_kind_of
+from planner.solver.calibration.intervals import (
+    evidence_for,
+    interval_of,
+    regime_kind_of,
+    regime_name,
+)
 from planner.solver.options import SolveOptions
 from planner.solver.problem import as_framework, make_problem
 from planner.solver.scenarios import Searched
@@ -144,7 +149,7 @@ class PlanMaker:
         problem, layout, n = self._problem, breakdown.layout, breakdown.layout.n_devices
         job = problem.job
         kind = regime_kind_of(problem, layout, breakdown.time_s, breakdown.step_s)
-        regime = f"{self._evidence}.{kind}"
+        regime = regime_name(self._evidence, kind, problem)
         low, high = interval_of(regime, self._calibration)
         fitting = self.fitting(breakdown, able, peaks)
         rate, useful = job.tokens_per_step / breakdown.step_s, useful_frac(job, layout)

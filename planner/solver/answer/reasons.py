@@ -130,8 +130,8 @@ def why_first(
     if len(ties) > 1:
         lines.append(
             f"{len(ties)} plans lie within {TIE_FRAC:.0%} of {best}: the model cannot tell "
-            f"them apart, so memory headroom decides, in steps of {HEADROOM_STEP:.0%}, then "
-            "simplicity"
+            "them apart. Among ties we prefer no CPU offload, then more free memory, in steps of "
+            f"{HEADROOM_STEP:.0%}, then the simplest layout"
         )
     if first.layout.switches:
         worth = switches_worth(problem, first.layout, grid)
@@ -151,7 +151,7 @@ def why_first(
     saved = [f"{t} -{_shown_s(gap, first)}" for t, gap in ordered if gap > least]
     paid = [f"{t} +{_shown_s(-gap, first)}" for t, gap in reversed(ordered) if -gap > least]
     lead = f"against {shown_layout(rival.layout)} ({rival.step_s / first.step_time_s - 1:+.1%}): "
-    price = f"; at the price of {', '.join(paid)}" if paid else ""
+    price = f", but longer: {', '.join(paid)}" if paid else ""
     lines.append(lead + (", ".join(saved) or "many small differences") + price)
     return tuple(lines)
 

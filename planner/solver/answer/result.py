@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Any, cast
 
 from costmodels.breakdown import Breakdown
@@ -9,7 +10,7 @@ from costmodels.plans import Layout
 from costmodels.run.goodput import Goodput
 from costmodels.step import Rows
 from costmodels.traffic import PlanTransfer
-from planner.documents import LibraryAnswer
+from planner.documents import RENDERER, LibraryAnswer
 from planner.errors import InfeasibleError
 from planner.specs.json_text import indented
 from planner.specs.search.axis_values import NUMERICS, layout_from_json, layout_to_json
@@ -157,6 +158,14 @@ class Plan(LibraryAnswer):
             "peak_stage": self.breakdown.peak_stage,
             "usable_bytes": round(self.usable_bytes),
         }
+
+    def step_figure(self) -> Any:
+        """Return where the step goes as a Plotly figure, seconds."""
+        return import_module(RENDERER).step_figure(self)
+
+    def memory_figure(self) -> Any:
+        """Return the memory of the fullest GPU as a Plotly figure, GiB."""
+        return import_module(RENDERER).memory_figure(self)
 
     def row_json(self) -> dict[str, Any]:
         """Return the plan as one row: the layout, the figures and those of the run side by side.
@@ -439,6 +448,8 @@ class Alternative:
     """What `--pin` takes."""
     fits: bool = True
     """Whether the first plan fits with it; else another layout has to."""
+    changes: str = "numerics"
+    """`numerics`: what is computed; `schedule`: an axis of the layout that is off by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,7 +542,7 @@ class Result(LibraryAnswer):
                     "peak_bytes": round(x.peak_bytes),
                     "pin": x.pin,
                     "fits": x.fits,
-                    "changes": "numerics",
+                    "changes": x.changes,
                 }
                 for x in self.alternatives
             ],
@@ -578,10 +589,7 @@ class Result(LibraryAnswer):
                 Conflict(tuple(ConflictPart(**part) for part in parts))
                 for parts in data["conflicts"]
             ),
-            alternatives=tuple(
-                Alternative(**{name: v for name, v in x.items() if name != "changes"})
-                for x in data.get("alternatives", ())
-            ),
+            alternatives=tuple(Alternative(**x) for x in data.get("alternatives", ())),
             relaxations=tuple(
                 Relaxation(**{**x, "layout": x["layout"] and layout_from_json(x["layout"])})
                 for x in data["relaxations"]
@@ -614,3 +622,11 @@ class Result(LibraryAnswer):
     def dumps(self) -> str:
         """Return the JSON text: the same bytes for the same inputs."""
         return indented(self.to_json()) + "\n"
+
+    def to_pandas(self) -> Any:
+        """Return the plans as a pandas DataFrame, a row each in base units, by rank."""
+        return import_module(RENDERER).data_frame(self)
+
+    def plans_figure(self) -> Any:
+        """Return the plans as points of a Plotly figure: step time over memory."""
+        return import_module(RENDERER).plans_figure(self)

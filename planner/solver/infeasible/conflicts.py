@@ -9,9 +9,9 @@ from planner.solver.answer.result import Conflict, ConflictPart
 from planner.units import format_gib
 from searches.conflicts import Condition, find_conflicts, user_conditions, without
 from searches.feasibility import any_fits
-from searches.frameworks.carried import adapter_rule, layer_kind_rule, preference_rule
+from searches.frameworks.carried import foreign_rules
 from searches.frameworks.case import Case
-from searches.frameworks.registry import ANY, framework_rules, searched_frameworks
+from searches.frameworks.registry import searched_frameworks
 from searches.frameworks.rule import spoken
 from searches.options import AXES, TEXT_AXES, TOKENS_PER_CP
 from searches.rules import Context, fully_sharded_bytes, fully_sharded_fits, least_model_parallel
@@ -24,7 +24,12 @@ def conflicts_of(context: Context, n_legal: int) -> tuple[Conflict, ...]:
     Without a legal layout these are sets of rules, pins and limits, as few as exclude everything;
     with `n_legal` layouts of which none fits, memory and the pins that keep it from fitting.
     """
-    result = (_memory_conflict(context),) if n_legal else find_conflicts(context)
+    if n_legal:
+        result: tuple[tuple[Condition, ...], ...] = (_memory_conflict(context),)
+    elif _foreign_text(context):  # excludes every layout by itself: none need be looked at
+        result = ((Condition("FRM001"),),)
+    else:
+        result = find_conflicts(context)
     return tuple(
         Conflict(tuple(ConflictPart(c.code, condition_text(context, c)) for c in conditions))
         for conditions in result
@@ -131,17 +136,25 @@ def _widths(shape: ModelShape) -> dict[str, str]:
 def _foreign_text(context: Context) -> str:
     """Return what of a job no searched framework has, and which one would do, or "".
 
-    Kinds of layers, or adapters.
+    Kinds of layers, adapters, or answers that are compared.
     """
     problem = context.problem
-    case = Case.of_run({}, model=problem.shape, job=problem.job)
-    names = searched_frameworks(context.options.framework)
-    for rule_of in (layer_kind_rule, adapter_rule, preference_rule):
-        rules = [rule_of(framework_rules(name)) for name in names if name != ANY]
-        if rules and all(rule.broken(case) for rule in rules):
-            reasons = "; ".join(spoken(rule.reason, case) for rule in rules)
-            return f" ({reasons}; closest: {spoken(rules[0].closest, case)})"
-    return ""
+    mbs, names = _evenest_batch(context), searched_frameworks(context.options.framework)
+    rules = foreign_rules(names, problem, mbs)
+    if not rules:
+        return ""
+    case = Case.of_run({}, layout={"mbs": mbs}, model=problem.shape, job=problem.job)
+    reasons = "; ".join(spoken(rule.reason, case) for rule in rules)
+    return f" ({reasons}; closest: {spoken(rules[0].closest, case)})"
+
+
+def _evenest_batch(context: Context) -> int:
+    """Return a micro-batch that pins and the batch leave, an even one where there is one."""
+    options, batch = context.options, context.problem.job.global_batch
+    dps = [x for x in divisors(context.n_devices) if options.allows("dp", x)]
+    sizes = [x for dp in dps if batch % dp == 0 for x in divisors(batch // dp)]
+    allowed = sorted(x for x in options.only.get("mbs", sizes) if options.allows("mbs", x))
+    return next((x for x in allowed if x % 2 == 0), next(iter(allowed), 1))
 
 
 _TEXTS = {

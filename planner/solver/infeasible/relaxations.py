@@ -13,15 +13,22 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from costmodels.precision import SIXTEEN_BIT
-from planner.errors import SpecError
+from costmodels.tuning.records import DPO, LORA, PRETRAIN, QLORA, SFT
+from hardware.catalogue import load_catalogue
+from hardware.parts import Pool
+from planner.errors import SearchError, SpecError
 from planner.solver.answer.result import Relaxation
 from planner.solver.options import SolveCommand, SolveOptions
 from planner.solver.recipes import pinned_to
+from planner.specs.cluster.words import cluster_words
 from planner.specs.inputs import ClusterInput, ModelInput
-from planner.specs.loader import cluster_from_dict, model_from_dict
+from planner.specs.loader import cluster_from_dict, load_cluster, model_from_dict
 from planner.specs.search.axis_values import NUMERICS
+from planner.specs.sections.tuning import TUNING_FRAMEWORKS
 from searches.executors.executor import SerialExecutor
 from searches.feasibility import StoppedError, any_fits, largest_true, least_true, states_can_fit
+from searches.frameworks.carried import foreign_rules
+from searches.frameworks.registry import ANY, framework_names, framework_rules
 from searches.options import TEXT_AXES, usual_most_mbs
 from searches.pricing.candidates import Candidate
 from searches.rules import Context
@@ -59,6 +66,8 @@ class Attempt:
     """By how much the value moves: the larger over the smaller."""
     stop: Callable[[], bool] | None = None
     """Ends the search for changes."""
+    words: str = ""
+    """The cluster in words, where it is another one."""
 
 
 def find_relaxations(
@@ -75,10 +84,14 @@ def find_relaxations(
     `searches.feasibility.StoppedError` once `stop` says so.
     """
     start = Attempt("", model, cluster, options, stop=stop)
+    if _is_foreign(start):
+        start = _priced_alone(start)
+        if _fits(start):
+            return (_relaxation(start, command),)
     named = dict.fromkeys((*options.pins, *options.only, *options.at_most))
     axes = tuple(axis for axis in named if axis not in NUMERICS)
     results = [a for a in _small_changes(start, axes, closest) if _fits(a)]
-    results += [a for a in (_more_nodes(start),) if a]
+    results += [a for a in (_more_nodes(start), _other_card(start, closest, command)) if a]
     for group in () if results else _double_changes(start, axes, closest):
         results = list(itertools.islice(filter(_fits, group), MAX_DOUBLE_CHANGES))
         if results:
@@ -111,7 +124,9 @@ def _relaxation(attempt: Attempt, command: SolveCommand) -> Relaxation:
         attempt.change,
         attempt.kind,
         attempt.factor,
-        command.text(attempt.options, attempt.fields),
+        (replace(command, cluster=attempt.words) if attempt.words else command).text(
+            attempt.options, attempt.fields
+        ),
         best.layout,
         best.step_s,
     )
@@ -253,12 +268,102 @@ def _file_changes(start: Attempt, closest: Candidate | None) -> Iterator[Attempt
         yield _of_recipe(start, change, "precision", value)
     elif job.precision in SIXTEEN_BIT and job.grad_dtype != "bf16":
         yield _of_recipe(start, "gradients in bf16", "grad_dtype", "bf16")
+    yield from _lighter_tasks(start)
     yield from _batches(start)
     for divisor in (2, 4, 8):
         tokens = job.seq_len // divisor
         if job.seq_len % divisor == 0 and not start.model.shape.diffusion:
             change = f"sequences of {tokens} tokens"
             yield _of_model(start, change, "training.seq_len", tokens, "job", divisor)
+
+
+def _is_foreign(start: Attempt) -> bool:
+    """Tell whether no framework that plans are written for runs the job, whatever the layout."""
+    is_open = start.options.framework == ANY
+    return not is_open and bool(foreign_rules(framework_names(), _context(start).problem))
+
+
+def _priced_alone(start: Attempt) -> Attempt:
+    """Return the question for plans that no framework runs, at the prices of the same stack."""
+    options = replace(start.options, framework=ANY, stack=start.options.stack_name)
+    change = "prices without launch files (framework any)"
+    return replace(start, change=change, options=options, kind="software")
+
+
+def _lighter_tasks(start: Attempt) -> Iterator[Attempt]:
+    """Yield adapters in place of all weights, and quantized weights beside adapters.
+
+    For the framework that trains both where another was chosen.
+    """
+    job = start.model.job
+    changes = {SFT: (LORA, QLORA), DPO: (LORA, QLORA), LORA: (QLORA,)}.get(job.task, ())
+    for task in changes:
+        beside = "NF4 weights" if task == QLORA else "frozen weights"
+        fields: dict[str, object] = {"training.task": task}
+        if job.task == DPO:
+            fields["training.reference"] = "memory" if job.has_reference else "precomputed"
+        base = {"training.lora.base": "nf4" if task == QLORA else "bf16"}  # as by default
+        attempt = replace(
+            start,
+            change=_joined(start, f"adapters beside {beside} (task {task})"),
+            model=model_from_dict(start.model.document, {**fields, **base}.items()),
+            kind="numerics" if job.task == LORA else "job",
+            fields={**start.fields, **fields},
+        )
+        own = framework_rules(start.options.framework) if _is_one(start.options) else None
+        if own is None or "nf4" not in own.adapter_bases:
+            freer = replace(start.options, framework=TUNING_FRAMEWORKS[True], stack="")
+            attempt = replace(attempt, options=freer)
+        yield attempt
+
+
+def _is_one(options: SolveOptions) -> bool:
+    """Tell whether the search is for one framework, not for the usual ones or for any."""
+    return options.framework not in ("default", "any")
+
+
+def _other_card(
+    start: Attempt, closest: Candidate | None, command: SolveCommand
+) -> Attempt | None:
+    """Return as many devices of the smallest other part that fits; None where there is none.
+
+    For fine-tuning on a cluster in words. Parts of the same vendor that are sold, whose matrix
+    products are at least half as fast.
+    """
+    words, pool = cluster_words(command.cluster), start.cluster.cluster.pools[0]
+    if words is None or closest is None or start.model.job.task == PRETRAIN or pool.n_nodes > 1:
+        return None
+    for part in _larger_parts(pool, closest.peak_bytes):
+        named = f"{pool.n_devices}x{part}"
+        try:
+            attempt = replace(
+                start,
+                change=_joined(start, f"{named} in place of {command.cluster}"),
+                cluster=load_cluster(named),
+                kind="hardware",
+                words=named,
+            )
+            if _fits(attempt):
+                return attempt
+        except (SpecError, SearchError):  # a part that does not run such jobs
+            continue
+    return None
+
+
+def _larger_parts(pool: Pool, least_bytes: float) -> list[str]:
+    """Return parts that may hold so much, the smallest first, by name."""
+    own = pool.accelerator
+    half = own.peak_flops_per_s.get("bf16", 0.0) / 2.0
+    parts = [
+        part
+        for part in load_catalogue().accelerators.values()
+        if part.status == "confirmed"
+        and part.vendor == own.vendor
+        and part.memory_bytes > max(least_bytes, own.memory_bytes)
+        and part.devices_per_node >= pool.n_devices
+        and part.peak_flops_per_s.get("bf16", 0.0) >= half
+    ]
+    return [part.name for part in sorted(parts, key=lambda x: (x.memory_bytes, x.name))]
 
 
 def _batches(start: Attempt) -> Iterator[Attempt]:
@@ -295,6 +400,12 @@ def _double_changes(
         yield [a for a in further if a.options != base.options or a.fields != base.fields]
 
 
+def _is_replicated(start: Attempt) -> bool:
+    """Tell whether ranks differ in their data alone, as quantized weights have it (`CUT-...`)."""
+    tuning = start.model.job.tuning
+    return tuning is not None and tuning.storage.is_quantized
+
+
 def _more_nodes(start: Attempt) -> Attempt | None:
     """Return a larger number of nodes that fits, the least unless many fail to.
 
@@ -327,6 +438,8 @@ def _more_nodes(start: Attempt) -> Attempt | None:
         )
 
     def fits(n: int) -> bool:
+        if _is_replicated(start) and start.model.job.global_batch % (n * pool.devices_per_node):
+            return False
         try:
             return _fits(attempt(n))
         except SpecError:  # a count that its scale-up domain or its bounds do not allow

@@ -1,6 +1,7 @@
 """Clusters said in words where a file is expected: `64xh100`, `gb200:256`, `2 nodes of dgx-h100`.
 
-    words  = COUNT "x" PART | PART ":" COUNT | COUNT "nodes of" PART, then "@" NETWORK or nothing
+    words  = counted, then "@" NETWORK or nothing; or PART alone, one of it
+    counted  COUNT "x" PART | NODES "x" COUNT "x" PART | PART ":" COUNT | NODES "nodes of" PART
     COUNT    devices of an accelerator, machines where PART is a server or a cloud machine
     NETWORK  a link of the catalogue, with or without its dashes: roce-400, roce400
 
@@ -8,6 +9,7 @@ What the words leave out is that of the part's usual machine, as in a cluster fi
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +19,7 @@ from planner.specs.yaml.document import Document, close_names
 if TYPE_CHECKING:
     from hardware.catalogue import Catalogue
 
-EXAMPLES = "64xh100, 4x4090, gb200:256, 2xp5.48xlarge, 2 nodes of p5.48xlarge, 512xh100@roce400"
+EXAMPLES = "64xh100, 4x4090, 4090, gb200:256, 2 nodes of p5.48xlarge, 512xh100@roce400"
 
 _PART = r"(?P<part>[A-Za-z0-9][\w.-]*)"
 _NETWORK = r"(?:\s*@\s*(?P<network>[A-Za-z][\w.-]*))?"
@@ -25,6 +27,7 @@ _FORMS = tuple(
     re.compile(form + _NETWORK, re.IGNORECASE)
     for form in (
         rf"(?P<count>\d+)\s*(?P<nodes>nodes?)\s+of\s+{_PART}",
+        rf"(?P<count>\d+)\s*[x*]\s*(?P<per_node>\d+)\s*[x*]\s*{_PART}",
         rf"(?P<count>\d+)\s*[x*]\s*{_PART}",
         rf"{_PART}\s*:\s*(?P<count>\d+)",
     )
@@ -40,6 +43,8 @@ class ClusterWords:
     part: str
     network: str
     counts_nodes: bool
+    per_node: int | None = None
+    """Devices of a node where they are said."""
 
 
 def cluster_words(text: str) -> ClusterWords | None:
@@ -52,8 +57,20 @@ def cluster_words(text: str) -> ClusterWords | None:
                 int(said["count"][:12]),
                 said["part"],
                 said["network"] or "",
-                bool(said.get("nodes")),
+                bool(said.get("nodes") or said.get("per_node")),
+                int(said["per_node"][:12]) if said.get("per_node") else None,
             )
+    return _one_of(text.strip())
+
+
+def _one_of(text: str) -> ClusterWords | None:
+    """Return one of the part that a bare name means; None where the catalogue has none."""
+    from hardware.catalogue import UnknownPartError, load_catalogue
+
+    for part_of in (load_catalogue().accelerator, load_catalogue().platform):
+        with suppress(UnknownPartError):
+            part_of(text)
+            return ClusterWords(text, 1, text, "", counts_nodes=False)
     return None
 
 
@@ -64,6 +81,9 @@ def document_of_words(words: ClusterWords) -> Document:
     catalogue = load_catalogue()
     platform = _platform(words, catalogue)
     pool: dict[str, Any] = {"name": words.part.lower()}
+    if platform and words.per_node is not None:
+        message = f"{words.part!r} is a machine, whose devices are known"
+        raise _error(words, message, f"{words.count} nodes of {words.part}")
     if platform:
         pool |= {"instance": platform, "nodes": _positive(words)}
     else:
@@ -76,7 +96,8 @@ def document_of_words(words: ClusterWords) -> Document:
 def _name(words: ClusterWords, pool: dict[str, Any]) -> str:
     """Return `h100-x64`, by devices where accelerators were counted."""
     unit = "n" if "instance" in pool or words.counts_nodes else "x"
-    return f"{words.part.lower()}-{unit}{words.count}"
+    each = f"x{words.per_node}" if words.per_node is not None else ""
+    return f"{words.part.lower()}-{unit}{words.count}{each}"
 
 
 def _positive(words: ClusterWords) -> int:
@@ -112,6 +133,8 @@ def _devices(words: ClusterWords, catalogue: "Catalogue") -> dict[str, Any]:
         message = f"no accelerator, server or cloud machine is called {words.part!r}"
         raise _error(words, message, f"{guess}`planner catalog list` shows all") from None
     per_node, count = part.devices_per_node, _positive(words)
+    if words.per_node is not None:
+        return {"accelerator": part.name, "nodes": count, "accelerators_per_node": words.per_node}
     if words.counts_nodes:
         return {"accelerator": part.name, "nodes": count}
     if count < per_node:

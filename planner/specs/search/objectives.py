@@ -276,13 +276,19 @@ def _of_run(name: str, scale: float, digits: int) -> Callable[[Any], str]:
     return text
 
 
+def _per_token(plan: Any) -> str:
+    """Return the energy of a token with the digits that tell plans apart."""
+    value = plan.run.energy_j_per_token
+    return "-" if value is None else f"{value:#.4g}"
+
+
 COLUMNS: Mapping[str, tuple[Shown, ...]] = {
     "cost": (
         ("$/Mtok", "", _of_run("usd_per_million_tokens", 1.0, 3)),
         ("cost", "k$", _of_run("cost_usd", 1e-3, 1)),
     ),
     "energy": (
-        ("J/tok", "", _of_run("energy_j_per_token", 1.0, 2)),
+        ("J/tok", "", _per_token),
         ("energy", "MWh", _of_run("energy_j", 1 / 3.6e9, 1)),
     ),
     "goodput": (

@@ -198,8 +198,8 @@ def _step(
     )
 
 
-def read_text(name: str) -> str:
-    """Return the text of a file; one that cannot be read is a `SpecError`."""
+def read_text(name: str, most_bytes: int = MAX_BYTES) -> str:
+    """Return the text of a file of at most `most_bytes`; one that cannot be read: `SpecError`."""
     path = Path(name)
     if path.is_dir():
         files = sorted(p.name for p in path.iterdir() if p.suffix in (".yaml", ".yml"))
@@ -207,14 +207,14 @@ def read_text(name: str) -> str:
         raise SpecError(InputProblem("is a directory, not a file", fix, name))
     try:
         with open(path, "rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+            raw = stream.read(most_bytes + 1)
     except FileNotFoundError:
         raise SpecError(InputProblem("no such file", _missing_file_fix(path), name)) from None
     except (OSError, ValueError) as error:  # ValueError: a NUL byte in the name
         reason = getattr(error, "strerror", None) or str(error)
         raise SpecError(InputProblem(f"cannot be read: {reason}", "", name)) from None
-    if len(raw) > MAX_BYTES:
-        message = f"is larger than {MAX_BYTES // 1_000_000} MB, too large for a specification"
+    if len(raw) > most_bytes:
+        message = f"is larger than {most_bytes // 1_000_000} MB, too large for a specification"
         raise SpecError(InputProblem(message, "is it the right file?", name))
     try:
         return raw.decode("utf-8-sig")

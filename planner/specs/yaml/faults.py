@@ -1,12 +1,19 @@
 """From wrong files and pydantic's errors to problems with a line, a path and a proposal."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 
 from planner.errors import BadValue, InputProblem, SpecError
-from planner.specs.schema import ModelSpec, PoolSpec, SpecFault, field_meaning
+from planner.specs.schema import (
+    ClusterFile,
+    ModelFile,
+    ModelSpec,
+    PoolSpec,
+    SpecFault,
+    field_meaning,
+)
 from planner.specs.yaml.document import Document, KeyPath, close_names
 from planner.units import shown_value
 
@@ -285,7 +292,26 @@ def _unknown_key(schema: type[BaseModel], path: KeyPath) -> tuple[str, str]:
         if section != path[0] and (name := meant_key(key, other)):
             return message, f"`{name}` belongs under `{section}:`"
     close = close_names(key, fields, 1)
+    if len(path) == 1 and not close and schema is ClusterFile:
+        found = paths_of_key(key, [ModelFile])
+        if found:
+            return message, f"did you mean `{found[0]}`, of the model?"
     return message, f"did you mean `{close[0]}`?" if close else allowed
+
+
+def paths_of_key(key: str, schemas: Sequence[type[BaseModel]]) -> list[str]:
+    """Return the paths below a section at which files of some schemas have a key.
+
+    >>> from planner.specs.schema import ModelFile
+    >>> paths_of_key("global_batch", [ModelFile])
+    ['training.global_batch']
+    """
+    return [
+        f"{section}.{name}"
+        for schema in schemas
+        for section, inner in _sections(schema)
+        if section not in _REPEATING and (name := meant_key(key, inner))
+    ]
 
 
 def _sections(schema: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:

@@ -137,7 +137,8 @@ def _all_sparse(shape: ModelShape) -> bool:
     """Tell whether all layers of a model are whole ones of sparse attention over a latent."""
     kinds = {mixer_and_feed(kind) for kind in kind_sequence(shape)}
     is_sparse = kinds <= {("sparse", "dense"), ("sparse", "moe")}
-    return is_sparse and shape.latent and not shape.bias
+    by_key = shape.indexer is not None and shape.indexer.block == 1
+    return is_sparse and by_key and shape.latent and not shape.bias
 
 
 def _predicts_by_half(case: Case) -> bool:

@@ -6,6 +6,8 @@
   const read = (id) => JSON.parse(document.getElementById(id).textContent);
   const root = document.documentElement;
   const dark = window.matchMedia("(prefers-color-scheme: dark)");
+  // Long work is cut into tasks: between two of them the browser answers clicks and draws.
+  const breathe = () => (window.scheduler && window.scheduler.yield ? window.scheduler.yield() : new Promise((done) => { setTimeout(done); }));
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : dark.matches);
 
   // Figures: drawn when they come near the window, in the colours of the reader's choice.
@@ -23,16 +25,38 @@
     if (!grid || grid.columns < 2) return narrow;
     return { ...narrow, grid: { ...grid, rows: grid.columns, columns: 1 }, height: layout.height * 0.85 * grid.columns };
   }
-  function draw(plot) {
-    if (drawn.has(plot) || !window.Plotly) return;
-    const figure = read(plot.dataset.figure);
+  // Fills are those of the legend: on dark each has its twin.
+  function coloured(part) {
+    if (!(isDark() && !printing)) return part;
+    const twins = read("themes").twins;
+    return JSON.parse(JSON.stringify(part).replace(/#[0-9a-f]{6}/g, (hex) => twins[hex] || hex));
+  }
+  const sources = new Map();
+  function figureOf(plot) { // in the page, or fetched when it is drawn
+    if (!sources.has(plot)) {
+      const inside = document.getElementById(plot.dataset.figure);
+      const fetched = () => fetch(plot.dataset.source).then((answer) => {
+        if (!answer.ok) throw new Error("no figure");
+        return answer.json();
+      });
+      sources.set(plot, inside ? Promise.resolve(JSON.parse(inside.textContent)) : fetched());
+      sources.get(plot).catch(() => sources.delete(plot)); // it is asked for again
+    }
+    return sources.get(plot);
+  }
+  function draw(plot) { // one that a newer answer has replaced has no data any more
+    if (plot.isConnected && !drawn.has(plot) && window.Plotly) figureOf(plot).then((figure) => drawNow(plot, coloured(figure)), () => {});
+  }
+  function drawNow(plot, figure) {
+    if (!plot.isConnected || drawn.has(plot)) return;
+    plot.given = { layout: structuredClone(figure.layout) }; // Plotly changes what it draws
     const layout = fitted(figure.layout);
     if (layout.height) plot.style.height = layout.height + "px";
     const options = {
       responsive: true, displaylogo: false, plotlyServerURL: "", showSendToCloud: false,
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
     };
-    drawn.set(plot, window.Plotly.newPlot(plot, figure.data, { ...layout, template: template() }, options)
+    drawn.set(plot, window.Plotly.newPlot(plot, figure.data, { ...layout, uirevision: "kept", template: template() }, options)
       .then(() => {
         plot.dispatchEvent(new CustomEvent("planner:drawn", { bubbles: true }));
         plot.dataset.drawn = "yes"; // it answers clicks now
@@ -40,27 +64,49 @@
   }
   function recolour() {
     const width = printing ? { width: 660, autosize: false } : { width: null, autosize: true };
-    drawn.forEach((_, plot) => window.Plotly.relayout(plot, { template: template(), ...width }));
+    drawn.forEach((_, plot) => figureOf(plot).then((given) => {
+      const figure = coloured(given);
+      window.Plotly.react(plot, figure.data, { ...fitted(figure.layout), uirevision: "kept", template: template(), ...width });
+    }));
+  }
+  // Plotly is many times larger than all else: it comes when a figure is about to be seen, and not
+  // before the first sign of a reader, so that the first view is there at once. Where it has been
+  // fetched before, it lies in the browser's cache and waits for nobody.
+  const SIGNS = ["pointermove", "pointerdown", "keydown", "wheel", "touchstart", "scroll"];
+  let library = null;
+  function remembered(source) {
+    try {
+      if (source) window.localStorage.setItem("planner-plotly", source);
+      return window.localStorage.getItem("planner-plotly");
+    } catch (error) { return null; } // storage is off: it is as if nothing were there
+  }
+  const reader = new Promise((resolve) => {
+    const seen = () => { SIGNS.forEach((sign) => window.removeEventListener(sign, seen, true)); resolve(); };
+    SIGNS.forEach((sign) => window.addEventListener(sign, seen, { capture: true, passive: true }));
+  });
+  function plotly() {
+    const source = document.querySelector("meta[name=plotly]").content;
+    library = library || (remembered() === source ? Promise.resolve() : reader).then(() => new Promise((resolve, reject) => {
+      const script = element("script", { src: source });
+      script.addEventListener("load", () => { remembered(source); resolve(); }, { once: true });
+      script.addEventListener("error", () => { library = null; reject(new Error("no figures")); }, { once: true });
+      document.head.append(script);
+    }));
+    return library;
   }
   function figures() {
     const plots = all(".plot[data-figure]").filter((plot) => !drawn.has(plot));
     if (!plots.length) return;
-    const library = document.querySelector("script[data-plotly]");
-    if (!window.Plotly) { // it comes after this script, so that the rest need not wait for it
-      if (library) library.addEventListener("load", figures, { once: true });
-      return;
-    }
     const seen = new IntersectionObserver((entries) => {
       entries.filter((entry) => entry.isIntersecting).forEach((entry) => {
-        seen.unobserve(entry.target);
-        draw(entry.target);
+        plotly().then(() => { seen.unobserve(entry.target); draw(entry.target); }, () => {});
       });
-    }, { rootMargin: "600px" });
+    }, { rootMargin: "160px" });
     plots.forEach((plot) => seen.observe(plot));
     if (watched) return; // figures of a page may come anew
     watched = true;
     dark.addEventListener("change", recolour);
-    window.addEventListener("beforeprint", () => { printing = true; all(".plot[data-figure]").forEach(draw); recolour(); });
+    window.addEventListener("beforeprint", () => { printing = true; all(".plot[data-figure]").filter((plot) => plot.checkVisibility()).forEach(draw); recolour(); });
     window.addEventListener("afterprint", () => { printing = false; setTimeout(recolour); });
   }
 
@@ -87,8 +133,9 @@
     const next = focused && all("a, button, summary, [tabindex]", results).find((each) => told(each) === focused);
     if (next) next.focus({ preventScroll: true });
     again.forEach((plot) => {
-      const figure = read(plot.dataset.figure);
-      window.Plotly.react(plot, figure.data, { ...fitted(figure.layout), template: template() })
+      sources.delete(plot);
+      const figure = coloured(read(plot.dataset.figure));
+      window.Plotly.react(plot, figure.data, { ...fitted(figure.layout), uirevision: "kept", template: template() })
         .then(() => { if (plot.isConnected) window.Plotly.Plots.resize(plot); }); // columns may be others now
     });
     figures();
@@ -168,9 +215,12 @@
   // Tables of many rows: sorted, filtered and paged here as `service/pages/rows.py` does there. The
   // address follows, so that what is seen can be sent on.
   const PAGE_ROWS = 100;
+  const ROWS_AT_ONCE = 25; // rows of a table that one task makes
   const MOST_TICKED = 4; // plans side by side
-  function holds(row, keys, word) {
-    const term = /^([a-z_][a-z0-9_]*)(<=|>=|!=|=|<|>)(.*)$/.exec(word);
+  function termOf(word) {
+    return /^([a-z_][a-z0-9_]*)(<=|>=|!=|=|<|>)(.*)$/.exec(word);
+  }
+  function holds(row, keys, word, term) {
     if (term && keys.includes(term[1])) {
       const value = row[keys.indexOf(term[1])];
       if (typeof value === "number") {
@@ -192,10 +242,20 @@
   }
   function tables() {
     all("section[data-rows]").forEach((section) => {
-      const { columns, rows } = read(section.dataset.rows);
+      const { columns } = read(section.dataset.rows);
+      const rows = [];
+      // Rows come in parts, each read in a task of its own; the first page stands there already.
+      const whole = (async () => {
+        for (const part of all("[data-rows-part]", section)) { await breathe(); rows.push(...JSON.parse(part.textContent)); }
+        section.dataset.read = "yes";
+      })();
       const keys = columns.map((column) => column.key);
-      const formats = columns.map((column) => column.digits === null ? null : new Intl.NumberFormat("en-US", {
-        minimumFractionDigits: column.digits, maximumFractionDigits: column.digits }));
+      const place = Object.fromEntries(keys.map((key, i) => [key, i]));
+      const made = new Map(); // one for every number of digits, when it is needed
+      const formatted = (value, digits) => {
+        if (!made.has(digits)) made.set(digits, new Intl.NumberFormat("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+        return made.get(digits).format(value);
+      };
       const body = section.querySelector("tbody");
       const count = section.querySelector("[data-count]");
       const paper = section.querySelector("[data-paper]");
@@ -205,15 +265,23 @@
       const compare = section.querySelector("[data-compare]");
       const address = new URL(window.location.href);
       const ticked = new Set();
+      const boxes = all("[name=col]", form);
+      const shown = new Set(["layout", ...boxes.filter((box) => box.checked).map((box) => box.value)]);
       const now = {
         filter: input.value, sort: address.searchParams.get("sort") || "",
         desc: address.searchParams.get("desc") === "1", page: Number(address.searchParams.get("page")) || 1,
       };
       if (!keys.includes(now.sort)) now.sort = "";
 
+      let kept = { by: "", rows: [] }; // what another page of the same rows shows
       function chosen() {
-        const words = now.filter.toLowerCase().split(/\s+/).filter(Boolean);
-        const found = rows.filter((row) => words.every((word) => holds(row, keys, word)));
+        const by = JSON.stringify([now.filter, now.sort, now.desc]);
+        if (kept.by !== by) kept = { by, rows: sorted() };
+        return kept.rows;
+      }
+      function sorted() {
+        const words = now.filter.toLowerCase().split(/\s+/).filter(Boolean).map((word) => [word, termOf(word)]);
+        const found = words.length ? rows.filter((row) => words.every(([word, term]) => holds(row, keys, word, term))) : rows.slice();
         if (!now.sort) return found;
         const place = keys.indexOf(now.sort);
         const isText = columns[place].digits === null;
@@ -227,23 +295,25 @@
         return known.concat(found.filter(empty));
       }
       function line(row) {
-        const tr = element("tr", row[2] ? { class: row[2] } : {});
-        const id = row[1];
-        const tick = element("input", { type: "checkbox", name: "plan", value: id, "aria-label": "Compare " + id });
+        const tr = element("tr", row[place.tie] ? { class: row[place.tie] } : {});
+        const id = row[place.plan];
+        const tick = element("input", { type: "checkbox", name: "plan", value: id, "aria-label": "Compare " + row[place.layout] + ", " + row[place.details] });
         tick.checked = ticked.has(id);
         tick.disabled = !tick.checked && ticked.size >= MOST_TICKED;
         const first = element("td", { class: "tick" });
         first.append(tick);
         tr.append(first);
         row.forEach((value, i) => {
+          const key = keys[i];
+          if (!shown.has(key)) return;
           const isNumber = columns[i].digits !== null;
-          const attributes = { class: (isNumber ? "n " : "") + "c-" + columns[i].key };
-          if (columns[i].key === "plan") {
+          const attributes = { class: (isNumber ? "n " : "") + "c-" + key + (key === "plan" ? " mono" : "") };
+          if (key === "layout") {
             const head = element("th", { scope: "row" });
-            head.append(element("a", { class: "mono", href: section.dataset.plan + encodeURIComponent(value) }, value));
+            head.append(element("a", { class: "mono", href: section.dataset.plan + encodeURIComponent(id) }, value));
             tr.append(head);
           } else if (value === null || value === "") tr.append(element("td", attributes));
-          else tr.append(element("td", attributes, isNumber ? formats[i].format(value) : value));
+          else tr.append(element("td", attributes, isNumber ? formatted(value, columns[i].digits) : value));
         });
         return tr;
       }
@@ -258,12 +328,21 @@
         count.textContent = listed + (ticked.size ? ", " + ticked.size + " ticked" + most : "");
         paper.textContent = listed + (now.filter.trim() ? ", filter " + now.filter.trim() : "");
       }
-      function show() {
+      let turn = 0;
+      const box = section.querySelector(".scroll");
+      async function show() {
+        const mine = ++turn;
+        section.setAttribute("aria-busy", "true");
+        await whole;
+        await breathe();
+        if (mine !== turn) return; // another click has come since
         const found = chosen();
         const last = Math.max(1, Math.ceil(found.length / PAGE_ROWS));
         now.page = Math.min(Math.max(1, now.page), last);
         const from = (now.page - 1) * PAGE_ROWS;
-        body.replaceChildren(...found.slice(from, from + PAGE_ROWS).map(line));
+        const lines = found.slice(from, from + PAGE_ROWS);
+        box.style.minHeight = box.offsetHeight + "px"; // what stands below does not jump
+        body.replaceChildren(...lines.slice(0, ROWS_AT_ONCE).map(line));
         const n = rows.length.toLocaleString("en");
         listed = (found.length === rows.length ? n : found.length.toLocaleString("en") + " of " + n)
           + " plans, page " + now.page + " of " + last;
@@ -282,10 +361,18 @@
           if (link.dataset.sort === now.sort) head.setAttribute("aria-sort", now.desc ? "descending" : "ascending");
           else head.removeAttribute("aria-sort");
         });
+        for (let i = ROWS_AT_ONCE; i < lines.length; i += ROWS_AT_ONCE) {
+          await breathe();
+          if (mine !== turn) return;
+          body.append(...lines.slice(i, i + ROWS_AT_ONCE).map(line));
+        }
+        box.style.minHeight = "";
+        section.removeAttribute("aria-busy");
       }
       function ticks() {
         compare.disabled = ticked.size < 2;
-        all("[name=plan]", body).forEach((box) => { box.disabled = !box.checked && ticked.size >= MOST_TICKED; });
+        const isFull = ticked.size >= MOST_TICKED;
+        all("[name=plan]", body).forEach((each) => { if (each.disabled !== (!each.checked && isFull)) each.disabled = !each.disabled; });
         counted();
       }
       let waiting = 0;
@@ -301,6 +388,13 @@
         now.page = 1;
         show();
       });
+      boxes.forEach((box) => box.addEventListener("change", () => {
+        if (box.checked) shown.add(box.value); else shown.delete(box.value);
+        all("thead [data-sort]", section).forEach((link) => { link.closest("th").hidden = !shown.has(link.dataset.sort); });
+        address.searchParams.delete("col");
+        keys.filter((key) => shown.has(key)).forEach((key) => address.searchParams.append("col", key));
+        show();
+      }));
       section.addEventListener("click", (event) => {
         const sort = event.target.closest("[data-sort]");
         const page = event.target.closest("[data-page]");
@@ -342,25 +436,7 @@
 
   // Documents of a form: examples found by a word, files read into the text, checked while one types.
   function forms() {
-    all("[data-search]").forEach((input) => {
-      const select = input.form.querySelector("[name=" + input.dataset.search + "]");
-      const options = Array.from(select.options);
-      input.addEventListener("input", () => {
-        const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
-        const chosen = select.value;
-        const kept = options.filter((option) => words.every((word) => option.text.toLowerCase().includes(word)));
-        select.replaceChildren(...kept);
-        select.value = kept.some((option) => option.value === chosen) ? chosen : (kept[0] || { value: "" }).value;
-        select.dispatchEvent(new Event("change", { bubbles: true }));
-      });
-      input.addEventListener("keydown", (event) => {
-        if (event.key === "Enter") event.preventDefault();
-        if (event.key === "ArrowDown") { event.preventDefault(); select.focus(); }
-      });
-      // A form must not be sent without a choice that the search has hidden.
-      input.form.addEventListener("submit", () => { if (!select.value) select.replaceChildren(...options); });
-    });
-    all("[data-check]").forEach(checked);
+    all("[data-check]").forEach((box) => (box.dataset.kinds || box.dataset.kind).split(" ").forEach((kind) => checked(box, kind)));
     all("form[data-check-form]").forEach(looked);
   }
   // Pins, limits and changed fields: what is wrong stands beside its field while one types.
@@ -413,16 +489,17 @@
     form.addEventListener("input", soon);
     form.addEventListener("change", soon);
   }
-  function checked(box) {
-    const kind = box.dataset.kind;
-    const field = (name) => box.querySelector("[name=" + kind + "_" + name + "]");
+  function checked(box, kind) {
+    const form = box.closest("form");
+    const field = (name) => form.querySelector("[name=" + kind + "_" + name + "]");
     const text = field("text");
-    const said = box.querySelector("[data-said]");
-    const file = box.querySelector("[data-file]");
-    const read = box.querySelector("[data-read]");
+    const said = box.querySelector('[data-said="' + kind + '"]') || box.querySelector("[data-said]");
+    const file = box.querySelector('[data-file="' + kind + '"]');
+    const read = box.querySelector('[data-read="' + kind + '"]') || box.querySelector("[data-read]");
+    const radios = all("[type=radio][name=" + kind + "_source]", form);
     let waiting = 0;
     let asked = 0;
-    const source = () => box.querySelector("[type=radio]:checked").value;
+    const source = () => (radios.find((radio) => radio.checked) || field("source")).value;
 
     function lineLink(fault) {
       const link = element("button", { type: "button", class: "line" },
@@ -438,9 +515,9 @@
     }
     function show(found) {
       const wrong = Boolean(found.problem);
-      text.setAttribute("aria-invalid", String(wrong && source() === "text"));
       said.className = "said " + (wrong ? "wrong" : "good");
       const parts = [];
+      if (text) text.setAttribute("aria-invalid", String(wrong && source() === "text"));
       if (wrong) {
         const list = element("ul");
         (found.problem.errors || [{ message: found.problem.detail }]).forEach((fault) => {
@@ -453,19 +530,23 @@
         });
         parts.push(list);
       } else {
-        parts.push(element("pre", {}, found.summary));
-        found.notes.forEach((note) => parts.push(element("p", { class: "note" }, note)));
+        const box = found.headline ? element("details") : null;
+        const more = [element("pre", {}, found.summary), ...found.notes.map((note) => element("p", { class: "note" }, note))];
+        if (found.headline) { box.append(element("summary", {}, found.headline), ...more); parts.push(box); } else parts.push(...more);
       }
       said.replaceChildren(...parts);
     }
     async function check() {
       const mine = ++asked;
-      if (source() === "text" && !text.value.trim()) {
+      const value = (name) => (field(name) || { value: "" }).value;
+      const isEmpty = source() === "text" ? !text.value.trim() : source() === "words" ? !value("gpu") || !value("count") : !value("example");
+      if (isEmpty) {
         said.className = "said";
         said.replaceChildren();
         return;
       }
-      const body = JSON.stringify({ kind, source: source(), example: field("example").value, text: text.value, name: field("name").value });
+      const names = ["source", "example", "text", "name", "gpu", "count"];
+      const body = JSON.stringify({ kind, ...Object.fromEntries(names.map((name) => [name, value(name)])), source: source() });
       try {
         const answer = await fetch(box.dataset.check, { method: "POST", body, headers: { "Content-Type": "application/json" } });
         const found = await answer.json();
@@ -478,22 +559,28 @@
       window.clearTimeout(waiting);
       waiting = window.setTimeout(check, 350);
     }
-    text.addEventListener("input", () => {
-      if (!text.value.trim()) { field("name").value = ""; file.value = ""; file.classList.remove("read"); read.textContent = ""; }
+    function named(name) {
+      field("name").value = name;
+      if (read) read.textContent = name || "your own text, under Advanced";
+    }
+    if (text) text.addEventListener("input", () => {
+      if (!text.value.trim()) { named(""); if (file) file.value = ""; }
       soon();
     });
-    field("example").addEventListener("change", soon);
-    all("[type=radio]", box).forEach((radio) => radio.addEventListener("change", check));
-    file.removeAttribute("name"); // the text is what is sent
-    file.addEventListener("click", () => { file.value = ""; }); // the same file can be read again
-    file.addEventListener("change", async () => {
-      if (!file.files.length) return;
-      text.value = await file.files[0].text();
-      field("name").value = file.files[0].name;
-      file.classList.remove("read"); // the box says the name itself
-      read.textContent = "The text below was read from " + file.files[0].name + ".";
-      text.dispatchEvent(new Event("input", { bubbles: true }));
-    });
+    ["example", "gpu", "count"].map(field).filter(Boolean).forEach((each) => each.addEventListener("input", soon));
+    radios.forEach((radio) => radio.addEventListener("change", check));
+    if (file) {
+      file.removeAttribute("name"); // the text is what is sent
+      file.addEventListener("click", () => { file.value = ""; }); // the same file can be read again
+      file.addEventListener("change", async () => {
+        if (!file.files.length) return;
+        const own = radios.find((radio) => radio.value === "text");
+        if (own) own.checked = true;
+        text.value = await file.files[0].text();
+        named(file.files[0].name);
+        text.dispatchEvent(new Event("input", { bubbles: true }));
+      });
+    }
     if (!said.children.length) check();
   }
 
@@ -579,12 +666,31 @@
     });
   }
 
-  figures();
-  tables();
-  live();
-  forms();
-  colours();
-  jobs();
-  performance.mark("usable");
-  root.dataset.ready = "yes";
+  // Parts of a page that take a search of their own: fetched when they are asked for.
+  function parts() {
+    all("[data-part]").forEach((box) => box.addEventListener("click", (event) => {
+      const link = event.target.closest("a");
+      if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
+      event.preventDefault();
+      const status = element("p", { role: "status" }, "Searching…");
+      box.replaceChildren(status);
+      async function ask() {
+        try {
+          const answer = await fetch(box.dataset.part);
+          const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+          const part = page.getElementById("part");
+          if (part) { box.replaceWith(...part.childNodes); return; }
+          if (answer.ok && page.querySelector("[data-events]")) { window.setTimeout(ask, 1500); return; }
+        } catch (error) { /* the link opens the same page */ }
+        box.replaceChildren("This took too long. ", link);
+      }
+      ask();
+    }));
+  }
+
+  (async () => {
+    for (const start of [figures, parts, tables, live, forms, colours, jobs]) { start(); await breathe(); }
+    performance.mark("usable");
+    root.dataset.ready = "yes";
+  })();
 })();

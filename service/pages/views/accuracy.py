@@ -56,6 +56,66 @@ def accuracy_figure(source: str, kind: str) -> dict[str, Any] | None:
     )
 
 
+RATIO_LEAST, RATIO_MOST = 0.5, 2.0
+"""Ends of the scale of ratios, logarithmic."""
+
+
+def ratio_place(ratio: float) -> float:
+    """Return where a ratio lies on its scale, in per cent.
+
+    >>> ratio_place(1.0), ratio_place(0.1), ratio_place(4.0)
+    (50.0, 0.0, 100.0)
+    """
+    inside = min(max(ratio, RATIO_LEAST), RATIO_MOST)
+    return round(100 * math.log(inside / RATIO_LEAST) / math.log(RATIO_MOST / RATIO_LEAST), 2)
+
+
+def family_ratios(kind: str = "step") -> list[dict[str, Any]]:
+    """Return predicted over measured by source, by what people call it: median and 8 of 10.
+
+    Sources without a name are called by their key; the one that is furthest off comes first.
+    """
+    names = {each["source"]: each["what"] for each in shown_data("accuracy")["sources"]}
+    by_source: dict[str, list[float]] = {}
+    for row in measured_rows_of(ALL, kind):
+        by_source.setdefault(row["source"], []).append(row["predicted"] / row["measured"])
+    families = []
+    for source, ratios in by_source.items():
+        low, median, high = quantiles_of(ratios)
+        places = {
+            name: ratio_place(x) for name, x in (("low", low), ("median", median), ("high", high))
+        }
+        families.append(
+            {
+                "source": source,
+                "name": names.get(source) or source,
+                "n": len(ratios),
+                "low": low,
+                "median": median,
+                "high": high,
+                "places": places,
+            }
+        )
+    return sorted(families, key=lambda x: (-abs(math.log(x["median"])), x["source"]))
+
+
+def quantiles_of(values: list[float]) -> tuple[float, float, float]:
+    """Return the quantiles 0.1, 0.5 and 0.9, between neighbours linearly.
+
+    >>> quantiles_of([1.0, 2.0, 3.0])
+    (1.2, 2.0, 2.8)
+    """
+    ordered = sorted(values)
+
+    def at(share: float) -> float:
+        place = share * (len(ordered) - 1)
+        below = math.floor(place)
+        above = min(below + 1, len(ordered) - 1)
+        return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+    return round(at(0.1), 12), round(at(0.5), 12), round(at(0.9), 12)
+
+
 async def accuracy(visit: Visit) -> str:
     """Show all sources, or one of them."""
     data = shown_data("accuracy")
@@ -77,6 +137,7 @@ def _page(visit: Visit, data: dict[str, Any], source: str, about: dict[str, Any]
         source=source,
         about=about,
         figures=figures,
+        families=[] if source else family_ratios(),
         worst=worst(measured_rows_of(source, "step")),
         worst_memory=worst(measured_rows_of(source, "memory"), 10),
     )

@@ -10,8 +10,9 @@ from service.handlers import answers, schemas
 from service.handlers.calls import PAGE_PREFIX, ServiceCall
 from service.handlers.plan_calls import solved_result
 from service.handlers.running_call import RunningCall
+from service.pages.answer.columns import tie_of
+from service.pages.answer.order import best_words
 from service.pages.figures import chart_data
-from service.pages.listing import best_words, tie_of
 from service.pages.question import question_query, title_of
 from service.pages.render import render_page
 from service.pages.views.plans import option_words

@@ -1,13 +1,14 @@
 """The first page: what the tool does, and its views."""
 
-from service.pages.examples import examples
+from service.pages.examples import examples, gpus
 from service.pages.render import render_page
+from service.pages.views.solve import FIRST, draft_of
 from service.pages.visit import Visit
 
 VIEWS = (
     (
         "/ui/solve",
-        "Solve",
+        "New search",
         "Model and cluster from an example, a pasted file or an uploaded"
         " config.json, checked while you type; pins, limits, objective.",
     ),
@@ -46,7 +47,12 @@ VIEWS = (
 async def home_page(visit: Visit) -> str:
     """Say what the tool does and where."""
     return render_page(
-        visit, "home.html.j2", views=VIEWS, models=examples("model"), clusters=examples("cluster")
+        visit,
+        "home.html.j2",
+        views=VIEWS,
+        draft=draft_of(FIRST),
+        examples={"model": examples("model")},
+        gpus=gpus(),
     )
 
 

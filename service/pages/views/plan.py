@@ -1,5 +1,6 @@
 """One plan, opened: /ui/plan, and its trace file at /ui/plan/trace."""
 
+import json
 import shlex
 from dataclasses import replace
 from typing import Any
@@ -11,6 +12,7 @@ from service.handlers.calls import CALLS, ServiceCall
 from service.handlers.plan_calls import OpenedPlan, open_request_plan
 from service.handlers.problems import Fault, Refusal, refused
 from service.handlers.running_call import RunningCall
+from service.pages.figures import chart_data
 from service.pages.question import TOP
 from service.pages.render import render_page
 from service.pages.visit import Page, Visit
@@ -25,7 +27,11 @@ class PlanPage(BaseModel):
 
     title: str
     body: str
-    """HTML of the inside of the element `main`."""
+    """HTML of the inside of the element `main`, without figures."""
+    figures: dict[str, Any]
+    """Figures by key, as Plotly takes them."""
+    runner: str
+    """The framework that the launch script is for; empty where none runs the plan."""
 
 
 class TraceBody(schemas.PlanOf):
@@ -44,6 +50,8 @@ class PlanPageBody(schemas.PlanOf):
 
     trace_link: str = ""
     """Where its trace file is."""
+    figure_link: str = ""
+    """Where its figures are, but for their key."""
     solve_command: str = ""
     """What asks the question on a command line; empty where it holds whole documents."""
 
@@ -52,13 +60,14 @@ _ANSWERS: dict[str, Data] = {}
 MOST_ANSWERS = 2
 
 
-def _opened(request: schemas.PlanOf, running: RunningCall) -> OpenedPlan:
-    """Return the plan of a request; the last questions of this worker are not searched again.
+def _opened(request: schemas.PlanOf, running: RunningCall) -> tuple[OpenedPlan, Data | None]:
+    """Return the plan of a request, and the answer that it is of, None where it was evaluated.
 
-    Whoever looks into one plan of an answer looks into others, and asks for its trace.
+    The last questions of this worker are not searched again: whoever looks into one plan of an
+    answer looks into others, and asks for its trace.
     """
     if request.solve is None:
-        return open_request_plan(request, running)
+        return open_request_plan(request, running), None
     key = request.solve.model_dump_json()
     data = _ANSWERS.get(key)
     if data is None:
@@ -68,15 +77,36 @@ def _opened(request: schemas.PlanOf, running: RunningCall) -> OpenedPlan:
             while len(_ANSWERS) > MOST_ANSWERS:
                 _ANSWERS.pop(next(iter(_ANSWERS)))
     request_plan = open_request_plan(schemas.PlanOf(result=data, plan=request.plan), running)
-    return replace(request_plan, stopped=data["stopped"])
+    return replace(request_plan, stopped=data["stopped"]), data
+
+
+def plan_card(data: Data | None, rank: int) -> str:
+    """Return the card of a plan of an answer as HTML, without commands; empty without one."""
+    from planner.render.card.answer import card_of
+    from planner.render.card.html import card_html
+    from planner.solver.answer.result import Result
+
+    if data is None:
+        return ""
+    return card_html(replace(card_of(Result.from_json(data), rank), commands=()), is_styled=False)
+
+
+def plan_runner(data: Data | None, plan: Any) -> str:
+    """Return the framework or tool that the launch script is for; empty where none runs it."""
+    from planner.render.card.answer import runner_of
+    from planner.solver.answer.result import Result
+
+    if not plan.runs_on or data is None:
+        return str(next(iter(plan.runs_on), ""))
+    return runner_of(Result.from_json(data), plan)
 
 
 def _plan_page(request: PlanPageBody, running: RunningCall) -> Data:
     """Return title and body of the page; all of it is computed and written here, in a worker."""
     from planner.render.plan_view.data import ViewOptions, plan_view
-    from planner.render.plan_view.page import plan_body
+    from planner.render.plan_view.page import PageParts, plan_body
 
-    opened = _opened(request, running)
+    opened, data = _opened(request, running)
     framework = opened.options.framework
     model, cluster, problem, plan = opened.opened
     view = plan_view(
@@ -90,20 +120,29 @@ def _plan_page(request: PlanPageBody, running: RunningCall) -> Data:
             solve_command=request.solve_command,
         ),
     )
-    title = f"Plan {view.plan_id}: {view.model} on {view.cluster}"
-    body = plan_body(view, request.trace_link)
-    return opened.with_state({"title": title, "body": body, "plan_id": view.plan_id})
+    title = f"{view.words}: {view.model} on {view.cluster}"
+    lead = plan_card(data, plan.rank)
+    body = plan_body(view, PageParts(request.trace_link, request.figure_link, lead))
+    return opened.with_state(
+        {
+            "title": title,
+            "body": body,
+            "figures": {each.chart.key: chart_data(each.chart)["figure"] for each in view.figures},
+            "runner": plan_runner(data, plan),
+            "plan_id": view.plan_id,
+        }
+    )
 
 
 def _trace(request: TraceBody, running: RunningCall) -> Data:
     from planner.render.plan_view.data import trace_file
 
-    opened = _opened(request, running)
+    opened, _ = _opened(request, running)
     _, _, problem, plan = opened.opened
     return {"name": f"{plan.plan_id}-step.json", "text": trace_file(problem, plan)}
 
 
-def _named(visit: Visit) -> Data | None:
+def named_plan(visit: Visit) -> Data | None:
     """Return the plan that an address names, as a request; None where it asks nothing."""
     question = visit.question()
     if question is None:
@@ -152,15 +191,36 @@ def _word(value: object) -> str:
 
 async def plan(visit: Visit) -> str:
     """Show the plan that the address names; without a question, how to come to one."""
-    named = _named(visit)
+    named = named_plan(visit)
     if named is None:
         return render_page(visit, "plan_none.html.j2")
-    more = {
-        "trace_link": visit.url("/ui/plan/trace", visit.query),
+    result = await visit.ask_patiently("page-plan", page_request(visit, named))
+    query = {key: values for key, values in visit.query.items() if key != "figure"}
+    return render_page(visit, "plan.html.j2", found=result, query=query)
+
+
+def page_request(visit: Visit, named: Data) -> Data:
+    """Return the request for the page of a plan: the same for the page and for its figures."""
+    query = {key: values for key, values in visit.query.items() if key not in ("figure", "try")}
+    return {
+        **named,
+        "trace_link": visit.url("/ui/plan/trace", query),
+        "figure_link": visit.url("/ui/plan/figure", query) + "&figure=",
         "solve_command": question_command(named["solve"]),
     }
-    result = await visit.ask_patiently("page-plan", {**named, **more})
-    return render_page(visit, "plan.html.j2", found=result)
+
+
+async def plan_figure(visit: Visit) -> Page:
+    """Send one figure of the page of a plan; `Refusal` 404 where the page has none of this key."""
+    named = named_plan(visit)
+    if named is None:
+        raise refused("malformed", "the address names no plan: model, cluster and plan", 422)
+    result = await visit.ask_patiently("page-plan", page_request(visit, named))
+    figure = result["figures"].get(visit.get("figure"))
+    if figure is None:
+        detail = f"figure: {visit.get('figure')[:40]!r} is none of {', '.join(result['figures'])}"
+        raise refused("unknown-path", detail, 404)
+    return Page(json.dumps(figure), media="application/json")
 
 
 async def trace_download(visit: Visit) -> Page:
@@ -168,7 +228,7 @@ async def trace_download(visit: Visit) -> Page:
 
     The browser stays on the page of the plan and waits, unless the question is one for a job.
     """
-    named = _named(visit)
+    named = named_plan(visit)
     if named is None:
         raise refused("malformed", "the address names no plan: model, cluster and plan", 422)
     try:
@@ -181,7 +241,11 @@ async def trace_download(visit: Visit) -> Page:
     return Page(result["text"], media="application/json", headers=headers)
 
 
-PAGES = {"/ui/plan": plan, "/ui/plan/trace": trace_download}
+PAGES = {
+    "/ui/plan": plan,
+    "/ui/plan/figure": plan_figure,
+    "/ui/plan/trace": trace_download,
+}
 PAGE_CALLS: dict[str, ServiceCall] = {
     call.name: call
     for call in (

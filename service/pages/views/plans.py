@@ -7,7 +7,9 @@ from service.handlers import answers, schemas
 from service.handlers.calls import PAGE_PREFIX, ServiceCall
 from service.handlers.plan_calls import solved_result
 from service.handlers.running_call import RunningCall
-from service.pages import listing
+from service.pages.answer.columns import keys_shown
+from service.pages.answer.listing import listing
+from service.pages.answer.nothing_fits import asked_by
 from service.pages.question import MOST_TOP, TOP, question_query, title_of
 from service.pages.render import render_page
 from service.pages.rows import rows_shown
@@ -42,7 +44,7 @@ def _plans(request: PlansBody, running: RunningCall) -> Data:
     return {
         "complete": result.complete,
         "request": requested,
-        "listing": listing.listing(result),
+        "listing": listing(result),
         "csv": plans_csv(result) if result.plans else "",
     }
 
@@ -77,7 +79,7 @@ def _page(visit: Visit, request: Data, answer: Data) -> str:
     query = question_query(request)
     nothing = result["nothing"]
     for each in (nothing or {}).get("relaxations", ()):
-        requested = listing.asked_by(each["command"], request)
+        requested = asked_by(each["command"], request)
         each["href"] = visit.url("/ui/plans", question_query(requested)) if requested else ""
     names = {name: values[-1] for name, values in visit.query.items()}
     n_plans = len(result["rows"])
@@ -90,6 +92,7 @@ def _page(visit: Visit, request: Data, answer: Data) -> str:
         name=title_of(request),
         options=option_words(request),
         query=query,
+        shown=keys_shown(result["columns"], visit.query.get("col", ())),
         table=rows_shown(result["columns"], result["rows"], names),
         tops=TOPS,
         top=request["top"],

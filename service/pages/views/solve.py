@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Literal
 
+from planner.option_names import JOB_FIELDS
 from service.handlers.problems import Fault, Refusal, refused
-from service.pages.examples import example_text, examples
-from service.pages.form_check import FORM_CALL
+from service.pages.examples import example_text, examples, gpus
+from service.pages.form_check import FORM_CALL, LABELS
 from service.pages.form_fields import (
     NUMBER_AXES,
     OPTION_FIELDS,
@@ -27,20 +28,21 @@ KINDS: tuple[Kind, Kind] = ("model", "cluster")
 TITLES = {
     **{f"axis_{axis}": axis for axis in (*NUMBER_AXES, *WORD_AXES)},
     "more": "Other axes",
-    "framework": "Framework",
-    "stack": "Software priced",
-    "objective": "Objective",
-    "within": "Within",
-    "memory_margin": "Memory margin",
-    "deadline": "Deadline",
-    "step_limit_s": "Longest step",
-    "pool": "Pool",
-    "pareto": "Front of",
+    **LABELS,
+    "memory_margin": LABELS["memory-margin"],
+    "step_limit_s": LABELS["step-limit"],
     "set": "Changed fields",
-    "": "The question",
+    "seq": "Sequence",
+    "batch": "Global batch",
+    "": "Inputs",
 }
 """What the form calls its fields."""
-FIRST = {"model": "llama3-70b", "cluster": "h100-x512"}
+FIRST = {"model": "llama3-70b", "cluster": "64xh100"}
+"""What an empty form asks."""
+FORM_JOB = {name: JOB_FIELDS[name] for name in ("seq", "batch")}
+"""Fields of the form that change one field of the model file each."""
+COUNTED = re.compile(r"(\d+) *[xX] *([A-Za-z0-9][\w.@-]*)", re.ASCII)
+"""A cluster that two fields say: how many, and of what (`planner.specs.cluster.words`)."""
 _NAME = re.compile(r"[^A-Za-z0-9._+#@-]+")
 
 
@@ -59,6 +61,7 @@ def choice_lists() -> Data:
 
     return {
         "examples": {kind: examples(kind) for kind in KINDS},
+        "gpus": gpus(),
         "number_axes": NUMBER_AXES,
         "word_axes": {axis: words_of(axis) for axis in WORD_AXES},
         "frameworks": (*framework_spaces(), *older_releases()),
@@ -93,7 +96,10 @@ def draft_of(request: Mapping[str, Any]) -> Data:
             f"{axis}{text}" if text.startswith("<=") else f"{axis}={text}" for text in axis_values
         ]
     draft["more"] = " ".join(more)
-    draft["set"] = "\n".join(f"{path}={value}" for path, value in request.get("set", {}).items())
+    changes = dict(request.get("set", {}))
+    for name, path in FORM_JOB.items():
+        draft[name] = str(changes.pop(path, ""))
+    draft["set"] = "\n".join(f"{path}={value}" for path, value in changes.items())
     for name in WHOLE:
         value = request.get(name, "")
         draft[name] = ",".join(value) if isinstance(value, list) else str(value or "")
@@ -112,18 +118,20 @@ def draft_of_query(query: Query, documents: Data) -> Data:
 
 
 def document_draft(document: Any, kind: Kind) -> Data:
-    """Return how the form shows a document: an example, or a text."""
-    names = [name for name, _ in examples(kind)]
-    if isinstance(document, str) and document in names:
-        return {"source": "example", "example": document, "text": "", "name": ""}
-    entries = {"source": "text", "example": FIRST[kind], "text": "", "name": ""}
-    if isinstance(document, dict) and isinstance(document.get("text"), str):
-        return entries | {"text": document["text"], "name": str(document.get("name", ""))}
+    """Return how the form shows a document: a name, GPUs and their number, or a text."""
+    draft = {"source": "example", "example": "", "text": "", "name": "", "gpu": "", "count": ""}
     if isinstance(document, dict):
-        return entries | {"text": json.dumps(document, indent=1)}
-    if isinstance(document, str) and document:
-        return entries | {"text": document}
-    return entries | {"source": "example"}
+        text = document.get("text")
+        content = text if isinstance(text, str) else json.dumps(document, indent=1)
+        name = str(document.get("name", "")) if isinstance(text, str) else ""
+        return draft | {"source": "text", "text": content, "name": name}
+    word = str(document or FIRST[kind]).strip()
+    counted = COUNTED.fullmatch(word) if kind == "cluster" else None
+    if counted and word not in dict(examples(kind)):
+        return draft | {"source": "words", "count": counted[1], "gpu": counted[2]}
+    if "\n" in word or word.startswith("{"):
+        return draft | {"source": "text", "text": word}
+    return draft | {"example": word}
 
 
 def posted_draft(fields: Mapping[str, str], files: Mapping[str, Upload]) -> Data:
@@ -132,12 +140,15 @@ def posted_draft(fields: Mapping[str, str], files: Mapping[str, Upload]) -> Data
     draft["set"] = _lines(fields.get("set", ""))
     top = fields.get("top", str(TOP))
     draft["top"] = int(top) if top.isascii() and top.isdigit() and len(top) < 6 else TOP
+    draft |= {name: fields.get(name, "").strip() for name in FORM_JOB}
     for kind in KINDS:
         draft[kind] = {
-            "source": fields.get(f"{kind}_source", "example"),
-            "example": fields.get(f"{kind}_example", FIRST[kind]),
+            "source": posted_source(fields, kind),
             "text": _lines(fields.get(f"{kind}_text", "")),
             "name": upload_name(fields.get(f"{kind}_name", "")),
+        }
+        draft[kind] |= {
+            name: fields.get(f"{kind}_{name}", "").strip() for name in ("example", "gpu", "count")
         }
         file = files.get(f"{kind}_file")
         if isinstance(file, Upload) and file.text.strip():
@@ -147,6 +158,13 @@ def posted_draft(fields: Mapping[str, str], files: Mapping[str, Upload]) -> Data
                 "name": upload_name(file.name),
             }
     return draft
+
+
+def posted_source(fields: Mapping[str, str], kind: Kind) -> str:
+    """Return where a form has a document from: `example`, `words` or `text`."""
+    counted = f"{kind}_gpu" in fields and f"{kind}_example" not in fields
+    source = fields.get(f"{kind}_source", "words" if counted else "example")
+    return source if source in ("example", "words") else "text"
 
 
 def _lines(text: str) -> str:
@@ -165,18 +183,44 @@ def request_of(draft: Mapping[str, Any]) -> Data:
     if faults:
         raise refused("malformed", faults[0].message, 422, faults)
     request: Data = {kind: document_of(draft[kind], kind) for kind in KINDS}
-    return request | question_options_of(options_given(draft, axes)) | {"top": draft["top"]}
+    options = options_given({**draft, "set": "\n".join(changed_lines(draft))}, axes)
+    return request | question_options_of(options) | {"top": draft["top"]}
+
+
+def changed_lines(draft: Mapping[str, Any]) -> list[str]:
+    """Return all changes of fields that a form asks, `PATH=VALUE` each."""
+    job = [f"{path}={draft[name]}" for name, path in FORM_JOB.items() if draft[name]]
+    return job + [line for line in draft["set"].splitlines() if line.strip()]
 
 
 def document_of(draft: Mapping[str, Any], kind: Kind) -> Any:
     """Return the document of a part of the form; `Refusal` 422 where there is none."""
     if draft["source"] == "example":
-        return draft["example"]
+        return draft["example"] or FIRST[kind]
+    if draft["source"] == "words":
+        return counted_words(draft["count"], draft["gpu"])
     if not draft["text"].strip():
         detail = f"{kind}: the text is empty"
         raise refused("malformed", detail, 422, [Fault(detail, "paste a file", kind)])
     named = {"name": draft["name"]} if draft["name"] else {}
     return {"text": draft["text"], **named}
+
+
+def counted_words(count: str, gpu: str) -> str:
+    """Return a cluster in words; `Refusal` 422 without a number or a name.
+
+    >>> counted_words("64", "h100")
+    '64xh100'
+    """
+    plain = count.replace(",", "").replace(" ", "")
+    if not plain.isascii() or not plain.isdigit():
+        detail = f"cluster: {count[:40]!r} is no number of GPUs"
+        raise refused("malformed", detail, 422, [Fault(detail, "such as 64", "cluster")])
+    if not re.fullmatch(r"[A-Za-z0-9][\w.@-]{0,99}", gpu, re.ASCII):
+        detail = f"cluster: {gpu[:40]!r} is no name of a GPU"
+        fix = "such as h100, b200, mi300x; the page Catalogue has all"
+        raise refused("malformed", detail, 422, [Fault(detail, fix, "cluster")])
+    return f"{plain}x{gpu}"
 
 
 # The pages
@@ -198,9 +242,14 @@ async def solve_page(visit: Visit) -> str:
         if visit.get("edit") == kind and draft[kind]["source"] == "example":
             draft[kind] |= edited(kind, draft[kind]["example"])
     faults: list[Data] = []
-    if any(draft[name] for name in OPTION_FIELDS):
+    if has_options(draft):
         faults = await form_faults(visit, draft)
     return _form(visit, draft, faults=faults)
+
+
+def has_options(draft: Mapping[str, Any]) -> bool:
+    """Tell whether a form says more than a model and a cluster."""
+    return any(draft[name] for name in (*OPTION_FIELDS, *FORM_JOB))
 
 
 def edited(kind: Kind, example: str) -> Data:
@@ -232,8 +281,15 @@ def _form(
         faults=by_field,
         titles=TITLES,
         looked=looked,
+        is_advanced=is_advanced(draft) or looked or bool(by_field.keys() - FORM_JOB.keys()),
         **choice_lists(),
     )
+
+
+def is_advanced(draft: Mapping[str, Any]) -> bool:
+    """Tell whether a form says what stands under Advanced."""
+    named = draft["cluster"]["source"] == "words"
+    return not named or draft["top"] != TOP or any(draft[name] for name in OPTION_FIELDS)
 
 
 async def asked(visit: Visit) -> Page:
@@ -269,14 +325,22 @@ async def form_faults(visit: Visit, draft: Mapping[str, Any]) -> list[Data]:
     """Return what is wrong with pins, limits and changed fields: `field`, `message`, `fix`."""
     request: Data = {
         "fields": {name: draft[name] for name in OPTION_FIELDS if name != "set" and draft[name]},
-        "changes": [line for line in draft["set"].splitlines() if line.strip()],
+        "changes": changed_lines(draft),
     }
     for kind in KINDS:
         with suppress(Refusal):  # there is no text yet
             request[kind] = document_of(draft[kind], kind)
     result = await visit.ask(FORM_CALL, request)
-    faults: list[Data] = result["faults"]
-    return faults
+    return [placed_fault(fault) for fault in result["faults"]]
+
+
+def placed_fault(fault: Data) -> Data:
+    """Return a fault of changed fields at the field of the form that made the change."""
+    if fault["field"] == "set":
+        for name, path in FORM_JOB.items():
+            if path in fault["message"]:
+                return {**fault, "field": name}
+    return fault
 
 
 async def checked_document(visit: Visit, draft: Mapping[str, Any], kind: Kind) -> Data:
@@ -287,14 +351,24 @@ async def checked_document(visit: Visit, draft: Mapping[str, Any], kind: Kind) -
     except Refusal as problem:
         if problem.status >= 500 or problem.status == 429:
             raise
-        return {"problem": problem, "summary": "", "notes": []}
+        return {"problem": problem, "headline": "", "summary": "", "notes": []}
     if result["kind"] != kind:
         detail = f"this describes a {result['kind']}, and a {kind} is wanted here"
         wrong = refused("bad-specification", detail, 422)
-        return {"problem": wrong, "summary": "", "notes": []}
+        return {"problem": wrong, "headline": "", "summary": "", "notes": []}
     messages = {line.strip() for line in result["summary"].splitlines()}
     notes = [note for note in result["notes"] if note.strip() not in messages]
-    return {"problem": None, "summary": result["summary"], "notes": notes}
+    summary = result["summary"]
+    return {"problem": None, "headline": answer_title(summary), "summary": summary, "notes": notes}
+
+
+def answer_title(summary: str) -> str:
+    r"""Return what a document describes in one line: below the line that names its file.
+
+    >>> answer_title("x.yaml: a model file, no problems found\n  llama3-8b: 32 layers\n  8.03 B")
+    'llama3-8b: 32 layers'
+    """
+    return (summary.splitlines()[1:] or [summary])[0].strip()
 
 
 async def check_page(visit: Visit) -> Page:
@@ -304,7 +378,8 @@ async def check_page(visit: Visit) -> Page:
         return await check_form(visit, data)
     if data.get("kind") not in KINDS:
         raise refused("malformed", "kind is model or cluster", 400)
-    draft = {key: str(data.get(key, "")) for key in ("source", "example", "text", "name")}
+    keys = ("source", "example", "text", "name", "gpu", "count")
+    draft = {key: str(data.get(key, "")) for key in keys}
     draft["name"] = upload_name(draft["name"])
     result = await checked_document(visit, draft, data["kind"])
     problem = result["problem"]
@@ -318,10 +393,10 @@ async def check_form(visit: Visit, data: Mapping[str, Any]) -> Page:
     if not isinstance(fields, dict):
         raise refused("malformed", "fields are those of the form, by name", 400)
     draft = posted_draft({str(name): str(value) for name, value in fields.items()}, {})
-    has_options = any(draft[name] for name in OPTION_FIELDS)
+    is_asked = has_options(draft)
     answer = {
-        "faults": await form_faults(visit, draft) if has_options else [],
-        "looked": has_options,
+        "faults": await form_faults(visit, draft) if is_asked else [],
+        "looked": is_asked,
     }
     return Page(json.dumps(answer), 200, "application/json", {"cache-control": "no-store"})
 

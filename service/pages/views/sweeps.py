@@ -108,7 +108,8 @@ def _report(request: SweepReportBody, running: RunningCall) -> Data:
     from planner.render.report.answers import sweep_answer
     from planner.render.report.effects import effects
     from planner.render.report.points import SweepPoints, shortened_name
-    from planner.render.report.sweep_charts import sections
+    from planner.render.report.sweep_charts import after_lead, lead_chart, sections
+    from planner.render.report.sweep_lead import sweep_lead
     from service.pages.figures import chart_data
 
     result = request.result
@@ -124,11 +125,15 @@ def _report(request: SweepReportBody, running: RunningCall) -> Data:
     outcome = effects(points)
     message = sweep_answer(points, outcome)
     why = reasons(points) if points.n and not points.solved.all() else None
+    lead = sweep_lead(points)
+    chart = lead_chart(lead)
     text, n_left_out = page.points_csv(points)
     return {
         "complete": True,
         "title": shortened_name(header.get("name") or "sweep"),
         "stopped": str(result.get("stopped", "")),
+        "lead": list(lead.sentences),
+        "lead_chart": chart_data(chart) if chart else None,
         "headline": message.headline,
         "asked": [*message.question, *message.points],
         "worth_title": message.worth_title,
@@ -145,7 +150,7 @@ def _report(request: SweepReportBody, running: RunningCall) -> Data:
                 "lead": each.lead.replace(" --x and --y choose the axes.", ""),
                 "charts": [chart_data(chart) for chart in each.charts],
             }
-            for each in sections(points, outcome)
+            for each in after_lead(sections(points, outcome), chart)
         ],
         "facts": [list(fact) for fact in page.facts(points)],
         "csv": text,

@@ -12,7 +12,7 @@ from costmodels.layers.layer_kind import LayerInputs, SplitDegrees
 from costmodels.layers.params import expert_params
 from costmodels.layers.sublayers.attention import window_keys
 from costmodels.modes import ModeRows
-from costmodels.shapes import DeltaNetShape, IndexerShape, LinearShape
+from costmodels.shapes import DeltaNetShape, FactoredShape, IndexerShape, LinearShape
 
 ONE = np.ones(1, dtype=np.int32)
 TWO = 2 * ONE
@@ -56,6 +56,24 @@ def test_kimi_delta_attention(toy_problem):
     gdn = terms_of(toy_problem(model("gdn+none", delta_net=DELTA)), "gdn+none")
     kda = terms_of(toy_problem(shape), "kda+none")
     assert kda.attention.total_s > gdn.attention.total_s  # decays of every element
+
+
+def test_kimi_delta_attention_with_full_gates(toy_problem):
+    sizes = replace(DELTA, full_gates=True)
+    kind, h, w, a = LAYER_KINDS["kda+none"], 4096, 4096, 32
+    shape, narrow = model("kda+none", delta_net=sizes), model("kda+none", delta_net=DELTA)
+    linear = h * (6 * w + a)  # q k v o, decays, gate; beta
+    vectors = 4 * 3 * w + w + a
+    assert kind.params(shape, ONE).item() == linear + vectors + 128 + h
+    assert kind.params(shape, TWO).item() == (linear + vectors) / 2 + 128 + h
+    assert kind.replicated_params(shape) == 128 + h
+    assert kind.macs(shape).projections == linear
+    assert kind.macs(shape).core_macs(8192) == kind.macs(narrow).core_macs(8192)
+    assert sum(m.rows * m.columns * m.count for m in kind.matrices(shape)) == linear
+    full, two = (terms_of(toy_problem(x, seq_len=2048), "kda+none") for x in (shape, narrow))
+    # The inner of decays and gate, two of 128 elements in 16 bits, is no longer kept.
+    assert two.kept_bytes.item() - full.kept_bytes.item() == 2048 * 4 * 128
+    assert full.linear.total_s.item() > two.linear.total_s.item()
 
 
 def test_linear_attention(toy_problem):
@@ -104,6 +122,24 @@ def test_sparse_attention(toy_problem):
     assert kept == pytest.approx(s * (2 * (64 * 128 + 128 + 64) + 4 * 2048), rel=1e-9)
 
 
+def test_sparse_attention_over_blocks(toy_problem):
+    sizes = IndexerShape(heads=4, head_dim=128, top_k=2048, block=128)
+    one = replace(sizes, block=1)
+    kind, plain, h = LAYER_KINDS["sparse+dense"], LAYER_KINDS["dense"], 4096
+    shape, by_key = model("sparse+dense", indexer=sizes), model("sparse+dense", indexer=one)
+    more = kind.params(shape, TWO).item() - plain.params(LLAMA3_8B, TWO).item()
+    assert more == h * 4 * 128 + h * 128 + 2 * 128  # no weights of heads; two norms
+    assert kind.params(by_key, ONE).item() - kind.params(shape, ONE).item() == h * 4
+    s, core = 8192, 2 * 32 * 128
+    # Queries 1 to 2048 see all before them, later ones 15 blocks and (1 + ... + 128) / 128.
+    keys = (2048 * 2049 / 2 + (s - 2048) * (15 * 128 + 64.5)) / s
+    assert kind.macs(shape).core_macs(s) == pytest.approx(core * keys + 4 * 128 * s / 2, rel=1e-12)
+    problem, other = toy_problem(shape, seq_len=s), toy_problem(by_key, seq_len=s)
+    kept = [terms_of(x, "sparse+dense").kept_bytes.item() for x in (problem, other)]
+    # 4 heads choose 16 blocks each; by keys 2048 positions and 4 weights in 16 bits.
+    assert kept[1] - kept[0] == s * (4 * 2048 + 2 * 4 - 4 * 4 * 16)
+
+
 @pytest.mark.parametrize("name", sorted(LAYER_KINDS))
 def test_every_kind_says_what_it_is(name):
     kind = LAYER_KINDS[name]
@@ -139,3 +175,22 @@ def test_latent_experts(toy_problem):
     assert kept == pytest.approx(4096 * (2 * 2 * (h - 1024) - 2 * 1024), rel=1e-9)
     assert narrow.exchange.forward_s < 0.35 * wide.exchange.forward_s
     assert narrow.routed.forward_s < wide.routed.forward_s
+
+
+def test_attention_with_factored_queries(toy_problem):
+    kind, plain, h, r = LAYER_KINDS["factored+none"], LAYER_KINDS["attention+none"], 4096, 1024
+    shape, dense = model("factored+none", factored=FactoredShape(q_rank=r)), LLAMA3_8B
+    # Keys and values have 8 heads of 128; queries and output are as wide as the stream.
+    assert kind.params(shape, ONE).item() == r * h + r + r * h + 2 * h * 1024 + h * h + h
+    assert kind.params(shape, TWO).item() == r * h + r + (r * h + 2 * h * 1024 + h * h) / 2 + h
+    assert kind.replicated_params(shape) == plain.replicated_params(dense) + r * h + r
+    assert kind.macs(shape).projections == 2 * r * h + 2 * h * 1024 + h * h
+    assert kind.macs(shape).core_macs(8192) == plain.macs(dense).core_macs(8192)
+    ours, theirs = (
+        terms_of(toy_problem(x, seq_len=2048), name)
+        for x, name in ((shape, "factored+none"), (model("attention+none"), "attention+none"))
+    )
+    # Latents before and after their norm, in 16 bits.
+    assert ours.kept_bytes.item() - theirs.kept_bytes.item() == 2048 * 4 * r
+    assert ours.linear.total_s.item() < theirs.linear.total_s.item()
+    assert ours.attention.total_s.item() == theirs.attention.total_s.item()

@@ -20,6 +20,7 @@ from costmodels.shapes import (
     CompressedShape,
     CrossShape,
     DeltaNetShape,
+    FactoredShape,
     IndexerShape,
     LinearShape,
     Mamba1Shape,
@@ -43,6 +44,7 @@ SIZES = replace(
     short_conv=ShortConvShape(conv=3),
     cross=CrossShape(tokens=512, width=2048),
     rglru=RglruShape(width=5120, heads=10, conv=4),
+    factored=FactoredShape(q_rank=1024),
     compressed=CompressedShape(1024, 128, 8, 512, index_heads=16, index_dim=64, top_k=256),
 )
 # What is no matrix: cut over tp, and whole on every rank (the norm before a mixer is H).
@@ -56,6 +58,7 @@ VECTORS = {
     "causal-cross": (0, 2 * H),
     "bidirectional-cross": (0, 2 * H),
     "sparse": (0, H + 2 * 128),  # the norm of the indexer's keys
+    "factored": (0, H + 1024),  # the norm of the latents
     "differential": (0, H + 4 * 128),  # of which the share of the second softmax is computed
     # Four taps and a bias of x, B and C; A, D and the bias of dt; the gated norm.
     "mamba2": (5 * (8192 + 2 * 1024) + 3 * 128 + 8192, H),

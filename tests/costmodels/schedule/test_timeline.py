@@ -4,7 +4,13 @@ import pytest
 
 from costmodels.breakdown import break_down
 from costmodels.schedule.pipeline import simulate_s, timeline
-from costmodels.schedule.timeline import memory_levels, step_timeline
+from costmodels.schedule.timeline import (
+    MemoryLevel,
+    RankMemory,
+    memory_course,
+    memory_levels,
+    step_timeline,
+)
 from costmodels.schedule.zero_bubble import BACKWARD, FORWARD, INPUT_GRAD, WEIGHT_GRAD
 from tests.costmodels.pipelines import run_of
 from tests.costmodels.timelines import CASES, case
@@ -76,6 +82,37 @@ def test_by_hand():
     assert [(b.start_s, b.end_s) for b in found.blocks[0]] == [(0.0, 1.0), (5.0, 7.0)]
     sent = [(x.sender, x.receiver, x.start_s, x.end_s) for x in found.messages]
     assert sent == [(0, 1, 1.0, 1.5), (1, 0, 4.5, 5.0)]
+
+
+def test_memory_over_the_step_by_hand():
+    """Rank 0 of two under 1F1B, F 1 s, B 2 s, no messages: warm-up, steady state, cool-down.
+
+    F0 0-1, F1 1-2, then it waits for the backward of micro-batch 0 on rank 1 (1-2 forward, 2-4
+    backward): B0 4-6, F2 6-7, B1 7-9, B2 10-12. Two micro-batches are kept at most.
+    """
+    found = timeline(run_of("1f1b", (2, 1, 3), ([1.0, 1.0], [2.0, 2.0]), 0.0))
+    blocks = found.blocks[0]
+    assert [(b.start_s, b.end_s) for b in blocks] == [
+        (0.0, 1.0),
+        (1.0, 2.0),
+        (4.0, 6.0),
+        (6.0, 7.0),
+        (7.0, 9.0),
+        (10.0, 12.0),
+    ]
+    memory = RankMemory(100.0, 7.0, (10.0,), 0.0, 2)
+    assert memory_course(memory, blocks) == [
+        MemoryLevel(0.0, 1, 10.0, 0.0),
+        MemoryLevel(1.0, 2, 20.0, 0.0),
+        MemoryLevel(2.0, 2, 20.0, 0.0),
+        MemoryLevel(4.0, 2, 20.0, 7.0),
+        MemoryLevel(6.0, 2, 20.0, 0.0),
+        MemoryLevel(7.0, 2, 20.0, 7.0),
+        MemoryLevel(9.0, 1, 10.0, 0.0),
+        MemoryLevel(10.0, 1, 10.0, 7.0),
+        MemoryLevel(12.0, 0, 0.0, 0.0),
+    ]
+    assert max(level for _, level in memory_levels(memory, blocks)) == 127.0
 
 
 @pytest.mark.parametrize("name", CASES)

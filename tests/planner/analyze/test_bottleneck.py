@@ -114,7 +114,7 @@ def test_an_idle_pipeline_binds_and_rows_of_sweeps_say_so() -> None:
     assert any(x.kind == "job" for x in found.relaxing("bubble"))
 
 
-@pytest.mark.parametrize("name", ["dense", *BOUND])
+@pytest.mark.parametrize("name", [pytest.param("dense", marks=pytest.mark.slow), *BOUND])
 def test_rows_and_explanations_agree(name: str) -> None:
     from planner.sweeps.rows import _elasticities
 

@@ -327,7 +327,7 @@ def clusters() -> list[tuple[str, Pool, Fabric]]:
 @pytest.mark.parametrize(
     ("where", "fabric"), [x[1:] for x in clusters()], ids=[x[0] for x in clusters()]
 )
-@pytest.mark.parametrize("order", one_in(3, RANK_ORDERS))
+@pytest.mark.parametrize("order", one_in(6, RANK_ORDERS))
 def test_groups_reach_as_far_as_the_cost_model_assumed(
     where: Pool, fabric: Fabric, order: str
 ) -> None:

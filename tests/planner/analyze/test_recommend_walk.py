@@ -158,7 +158,7 @@ def test_words() -> None:
     dear = dict(steps(found)["tp"], costs_s=1.0, best_step_time_s=4.0)
     assert conclusion(dear).endswith("the decisions so far: 4.000 s, +1.000 s")
     nothing = dict(found.answer, end=None)
-    assert walk_end(nothing).startswith("The walk ends without a plan that fits")
+    assert walk_end(nothing).startswith("Greedy result: no plan fits")
     other = dict(found.answer, same=False, costs_frac=0.25, steps=[dear])
     other["best"] = {"shown": "tp4 vpp4", "step_time_s": 15.939}  # of the fastest, which ties
     said = "Of all plans tp4 vpp4 is recommended, and the fastest takes 15.939 s"

@@ -149,7 +149,7 @@ class TestInPlaceOfAModelFile:
     @pytest.mark.slow
     def test_evaluate_and_recommend_say_it_too(self, folder, capsys):
         run("evaluate", "config.json", "h100-x8", "--pin", "tp=8")
-        assert "\nassumed training.seq_len = 8192" in capsys.readouterr().out
+        assert "\nAssumed: training.seq_len = 8192" in capsys.readouterr().out
         run("recommend", "micro-batch", "config.json", "h100-x8", "--pin", "tp=8")
         assert "\nassumed training.seq_len = 8192" in capsys.readouterr().out
         found = planner.recommend("sequence", "config.json", "h100-x8", step=8192)
@@ -233,7 +233,7 @@ def test_answers_for_encoders_say_what_they_count(tmp_path, monkeypatch):
     sizes = {"hidden_size": 768, "intermediate_size": 3072, "vocab_size": 30522}
     config = {"model_type": "bert", "num_hidden_layers": 12, "num_attention_heads": 12, **sizes}
     (tmp_path / "bert.json").write_text(json.dumps(config))
-    pins = ("--pin", "tp=1", "--pin", "pp=1", "--framework", "any")
+    pins = ("--pin", "tp=1", "--pin", "pp=1", "--framework", "any", "-v")
     shown = run_here("solve", str(tmp_path / "bert.json"), "h100-x8", *pins)
     assert shown.returncode == 0
     assert "causal" not in shown.stdout

@@ -105,3 +105,11 @@ def test_a_senseless_section_is_one_problem_with_its_line(
 def test_the_library_refuses_contradictions_too() -> None:
     with pytest.raises(UsageError, match="contradict each other"):
         planner.solve("llama3-8b", "h100-x8", pins={"zero": 2}, at_most={"zero": 1})
+
+
+def test_a_file_of_a_batch_names_what_is_neither_name_nor_content(tmp_path: Path) -> None:
+    file = tmp_path / "batch.yaml"
+    file.write_text("jobs: {a: null}\nclusters: {b: 8xh100}\ncounts: [8]\n")
+    done = run_here("batch-solve", str(file))
+    assert done.returncode == 2
+    assert "jobs.a: None is neither a name nor a mapping" in " ".join(done.stderr.split())

@@ -50,6 +50,7 @@ OTHERS = {"deepseek-v2-lite": {"ep": 8, "zero": 3}}
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.best_changes", lambda *_: ())
 
 
 def of(name: str) -> DetailsSpec:

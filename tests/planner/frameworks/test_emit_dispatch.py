@@ -97,6 +97,7 @@ def test_what_cannot_be_asked_for(target):
 @pytest.mark.slow
 def test_the_script_is_read_back_as_priced(tmp_path, monkeypatch):
     monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.best_changes", lambda *_: ())
     cluster = {"pools": [{"accelerator": "h100", "nodes": 8}]}
     where = cluster_from_dict(cluster).cluster.pools[0]
     steps = {}
@@ -114,6 +115,7 @@ def test_the_script_is_read_back_as_priced(tmp_path, monkeypatch):
 def test_a_dispatcher_that_cannot_run_is_priced_as_all_to_all(tmp_path, monkeypatch):
     """DeepEP has no setting for 12 ranks: the run is priced, and what was changed is said."""
     monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.best_changes", lambda *_: ())
     shape = replace(MIXTRAL_8X7B, n_experts=12)
     cluster = {"pools": [{"accelerator": "h100", "nodes": 12}]}
     where = cluster_from_dict(cluster).cluster.pools[0]

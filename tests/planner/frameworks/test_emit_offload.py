@@ -76,6 +76,7 @@ def test_what_cannot_be_asked_for(target):
 
 def test_the_script_is_read_back_as_priced(tmp_path, monkeypatch):
     monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.best_changes", lambda *_: ())
     peaks = {}
     for switches in ((), (ATTENTION,)):
         text = files("megatron", pp=2, switches=switches)["megatron.sh"]
@@ -92,6 +93,7 @@ def test_the_script_is_read_back_as_priced(tmp_path, monkeypatch):
 def test_modules_that_a_model_has_not_are_left_out(tmp_path, monkeypatch):
     """Megatron-LM passes over them: the others leave."""
     monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.best_changes", lambda *_: ())
     text = files("megatron")["megatron.sh"]
     words = "--offload-modules attn_norm core_attn attn_proj expert_fc1"
     text = text.replace("--offload-modules core_attn attn_proj", words)
@@ -105,6 +107,7 @@ def test_modules_that_a_model_has_not_are_left_out(tmp_path, monkeypatch):
 
 def test_what_megatron_refuses_is_said(tmp_path, monkeypatch):
     monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.best_changes", lambda *_: ())
     shape = replace(MIXTRAL_8X7B, layers=8)
     changes: dict[str, Any] = {"ep": 8, "recompute": "selective", "recompute_modules": ("moe",)}
     text = files("megatron", shape, **changes)["megatron.sh"]

@@ -64,7 +64,7 @@ def test_every_framework_but_the_one_that_has_it_refuses(document: dict[str, Any
 @pytest.mark.parametrize(
     "framework",
     [
-        pytest.param(name, marks=[] if name in ("default", ABLE) else pytest.mark.slow)
+        pytest.param(name, marks=[] if name == ABLE else pytest.mark.slow)
         for name in ("default", *framework_names())
     ],
 )
@@ -77,6 +77,23 @@ def test_the_search_of_a_framework_without_it_finds_nothing_and_says_why(
     if framework != ABLE:
         assert f"has no {KIND}; closest: framework {ABLE}" in parts["FRM001"]
         assert f"has no {KIND}" in text_of(result)
+
+
+def test_layers_that_no_framework_has_are_priced_on_request(document: dict[str, Any]) -> None:
+    model = {**document["model"], "layer_kinds": [{"kind": "factored+dense", "count": 32}]}
+    foreign = {**document, "model": {**model, "factored": {"q_rank": 1024}}}
+    result = solve(foreign, CLUSTER, top=1)
+    assert [part.code for one in result.conflicts for part in one.parts] == ["FRM001"]
+    (relaxation,) = result.relaxations
+    assert "--framework any --stack megatron-core" in relaxation.command
+    priced = solve(foreign, CLUSTER, framework="any", stack="megatron-core", memory_margin=0.0)
+    least_s = min(plan.step_time_s for plan in priced.plans)
+    assert relaxation.step_time_s == pytest.approx(least_s, rel=1e-12)
+    assert not any(plan.runs_on for plan in priced.plans)
+    # Memory is short besides: what helps it is said with the prices alone.
+    result = solve(foreign, CLUSTER, top=1, overrides={"pools.0.memory_margin": "70 GiB"})
+    assert result.relaxations
+    assert all("--framework any" in each.command for each in result.relaxations)
 
 
 def test_its_files_are_one_text_with_the_reason(document: dict[str, Any]) -> None:

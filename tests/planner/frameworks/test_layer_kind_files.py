@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from planner.analyze.check.changes import best_changes
 from planner.analyze.check.check import check
 from planner.analyze.plan_files import header_lines
 from planner.errors import EmitError
@@ -22,6 +23,7 @@ from planner.solver.solve import evaluate
 from planner.solver.sources import read_inputs
 from planner.specs.loader import load_model, model_from_dict
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
+from tests.searches.instances import one_in
 
 CLUSTER = "h100-x8"
 FILES = {
@@ -135,6 +137,7 @@ SAID = {
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.best_changes", lambda *_: ())
 
 
 def written(case: Case, framework: str, folder: Path) -> Plan:
@@ -157,7 +160,7 @@ def words_of(script: Path) -> list[str]:
     return shlex.split(line)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", one_in(2, MODELS))
 @pytest.mark.parametrize("framework", ["megatron", "bridge"])
 def test_a_file_read_back_is_the_same_plan(framework: str, name: str, tmp_path: Path) -> None:
     plan = written(MODELS[name], framework, tmp_path)
@@ -167,6 +170,22 @@ def test_a_file_read_back_is_the_same_plan(framework: str, name: str, tmp_path: 
     assert report.plan.layout == plan.layout
     assert report.plan.plan_id == plan.plan_id
     assert report.plan.step_time_s == plan.step_time_s
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("framework", ["megatron", "bridge"])
+def test_changes_of_a_file_are_faster_and_run(
+    framework: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("planner.analyze.check.check.best_changes", best_changes)
+    written(MODELS[name], framework, tmp_path)
+    report = check(tmp_path / FILES[framework], CLUSTER)
+    assert report.plan is not None
+    assert report.changes
+    for change in report.changes:
+        assert change.fits
+        assert change.step_s < report.plan.step_time_s
 
 
 @pytest.mark.parametrize("name", SAID)

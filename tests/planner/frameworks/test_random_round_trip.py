@@ -97,7 +97,7 @@ def differences(plan: RandomPlan, report: Report) -> list[str]:
     return result
 
 
-@pytest.mark.parametrize("n", counts(6, 100, 2000))
+@pytest.mark.parametrize("n", counts(3, 100, 2000))
 @pytest.mark.parametrize("name", framework_names())
 def test_a_plan_is_read_as_it_was_priced(name: str, n: int) -> None:
     if name not in readers():
@@ -173,7 +173,7 @@ def said(name: str, files: Mapping[str, str]) -> Mapping[str, object]:
     }
 
 
-@pytest.mark.parametrize("n", counts(8, 100, 1000))
+@pytest.mark.parametrize("n", counts(4, 100, 1000))
 @pytest.mark.parametrize("name", ["megatron", "bridge"])
 def test_no_file_lacks_a_priced_switch(name: str, n: int) -> None:
     switched = (plan for plan in random_plans(name, 10 * n, 1) if plan.layout.switches)

@@ -26,6 +26,7 @@ Case = tuple[str, str, dict[str, Any]]
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("planner.analyze.check.check.standing_of", lambda *_: None)
+    monkeypatch.setattr("planner.analyze.check.check.best_changes", lambda *_: ())
 
 
 def priced(
@@ -138,7 +139,7 @@ def drawn_numbers(seed: int) -> Overrides:
     return tuple((f"training.{name}", value) for name, value in fields.items())
 
 
-@pytest.mark.parametrize("seed", one_in(12, range(48)))
+@pytest.mark.parametrize("seed", one_in(24, range(48)))
 def test_numbers_of_megatron(seed: int, tmp_path: Path) -> None:
     """What is priced is what is written, and what is read and priced again."""
     case = ("llama3-70b", "gb300-nvl72-x512", {"tp": 4, "pp": 2})
@@ -268,7 +269,7 @@ def test_accelerate_with_its_model(pins: dict[str, Any], tmp_path: Path) -> None
     assert alone.run.assumed[0].startswith("mbs = 1: the script decides")
 
 
-@pytest.mark.parametrize("name", one_in(8, MEGATRON))
+@pytest.mark.parametrize("name", one_in(16, MEGATRON))
 def test_bridge(name: str, tmp_path: Path) -> None:
     case = MEGATRON[name]
     plan = written(case, "bridge", tmp_path)

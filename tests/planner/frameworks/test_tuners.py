@@ -28,6 +28,8 @@ from planner.specs.loader import model_from_dict
 from tests.planner.emitting import HEADER, golden, layout, pool
 from tools.samples.tuned import MODELS, drawn_samples, misread
 
+TRAINERS = [name for name, one in TUNERS.items() if not one.has_own_loop]
+"""Tools on the Trainer of Hugging Face."""
 ALL = ("q", "k", "v", "o", "gate", "up", "down")
 LORA = TuningJob(16, ALL, 32.0, 0.05, "bf16")
 QLORA = replace(LORA, base="nf4")
@@ -52,7 +54,7 @@ def settings(tool: str = "trl", **changes: Any) -> dict[str, Any]:
     return read
 
 
-@pytest.mark.parametrize("tool", TUNERS)
+@pytest.mark.parametrize("tool", TRAINERS)
 @pytest.mark.parametrize("engine", ["fsdp2", "deepspeed"])
 def test_golden(tool: str, engine: str) -> None:
     full = {"recompute": "full", "recompute_layers": 4}
@@ -61,7 +63,7 @@ def test_golden(tool: str, engine: str) -> None:
             golden(f"tiny-{engine}-{name}", text)
 
 
-@pytest.mark.parametrize("tool", TUNERS)
+@pytest.mark.parametrize("tool", TRAINERS)
 def test_batch_of_a_step(tool: str) -> None:
     read = settings(tool, mbs=2, zero=2 if tool != "axolotl" else 3)
     name = "micro_batch_size" if tool == "axolotl" else "per_device_train_batch_size"
@@ -70,25 +72,30 @@ def test_batch_of_a_step(tool: str) -> None:
 
 def test_adapters_of_each_tool() -> None:
     names = [f"{name}_proj" for name in ALL]
-    trl, axolotl, factory = (settings(tool) for tool in TUNERS)
+    trl, axolotl, factory, swift = (settings(tool) for tool in TRAINERS)
     assert (trl["use_peft"], trl["lora_r"], trl["lora_alpha"]) == (True, 16, 32)
     assert trl["lora_target_modules"] == axolotl["lora_target_modules"] == names
     assert (axolotl["adapter"], axolotl["lora_dropout"]) == ("lora", 0.05)
     assert factory["lora_target"] == ",".join(names)
     assert factory["finetuning_type"] == "lora"
+    assert (swift["tuner_type"], swift["target_modules"]) == ("lora", names)
 
 
 @pytest.mark.parametrize(
-    ("base", "trl", "axolotl", "factory"),
+    ("base", "trl", "axolotl", "factory", "swift"),
     [
-        ("nf4", (True, None, True), ("qlora", None), (4, True)),
-        ("nf4-plain", (True, None, False), ("qlora", False), (4, False)),
-        ("int8", (None, True, None), ("lora", None), (8, False)),
-        ("bf16", (None, None, None), ("lora", None), (None, None)),
+        ("nf4", (True, None, True), ("qlora", None), (4, True), (4, True)),
+        ("nf4-plain", (True, None, False), ("qlora", False), (4, False), (4, False)),
+        ("int8", (None, True, None), ("lora", None), (8, False), (8, None)),
+        ("bf16", (None, None, None), ("lora", None), (None, None), (None, None)),
     ],
 )
 def test_storage_of_frozen_weights(
-    base: str, trl: tuple[Any, ...], axolotl: tuple[Any, ...], factory: tuple[Any, ...]
+    base: str,
+    trl: tuple[Any, ...],
+    axolotl: tuple[Any, ...],
+    factory: tuple[Any, ...],
+    swift: tuple[Any, ...],
 ) -> None:
     change = {"job": replace(JOB, tuning=replace(LORA, base=base)), "zero": 0}
     read = settings("trl", **change)
@@ -100,6 +107,8 @@ def test_storage_of_frozen_weights(
     assert axolotl == (read["adapter"], nested)
     read = settings("llama-factory", **change)
     assert factory == (read.get("quantization_bit"), read.get("double_quantization"))
+    read = settings("swift", **change)
+    assert swift == (read.get("quant_bits"), read.get("bnb_4bit_use_double_quant"))
 
 
 def test_sharded_weights_of_4_bits_are_stored_as_16() -> None:
@@ -183,6 +192,67 @@ def test_what_no_file_can_say_is_refused(changes: dict[str, Any], word: str) -> 
     assert word in found["trl.txt"]
 
 
+def test_sharding_of_swift_is_a_file_of_its_own() -> None:
+    full = {"recompute": "full", "recompute_layers": 4}
+    found = files("swift", zero=2, **full)
+    assert yaml.safe_load(found["swift.yaml"])["fsdp"] == "swift-fsdp2.json"
+    section = json.loads(found["swift-fsdp2.json"])
+    assert section["fsdp"] == "shard_grad_op auto_wrap"
+    assert section["fsdp_config"]["reshard_after_forward"] is False
+    assert section["fsdp_config"]["activation_checkpointing"] is True
+    assert yaml.safe_load(found["swift.yaml"])["gradient_checkpointing"] is False
+    assert "swift-fsdp2.json" not in files("swift", zero=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"shard": 4}, "4 of 8 ranks"),
+        ({"job": replace(JOB, data=SampleData("unmasked", 300.0, 1e5, 0.9))}, "masked or none"),
+        (
+            {"recompute": "full", "recompute_layers": 4, "activation_offload_layers": 4},
+            "on the host",
+        ),
+    ],
+)
+def test_what_swift_cannot_say(changes: dict[str, Any], word: str) -> None:
+    assert word in files("swift", **changes)["swift.txt"]
+    assert "swift.txt" not in files("swift", replace(JOB, tuning=replace(LORA, alpha=1.5)))
+
+
+def test_commands_of_swift_are_read(tmp_path: Path) -> None:
+    script = """NPROC_PER_NODE=8 swift sft --model some/model --dataset some/data \\
+      --tuner_type lora --target_modules q_proj v_proj --lora_rank 32 --quant_method bnb \\
+      --quant_bits 4 --per_device_train_batch_size 2 --max_length 4096 --deepspeed {}
+    """
+    run = read(tmp_path, "a.sh", script.format("zero2_offload"))
+    assert run.job["lora"]["targets"] == ["q", "v"]
+    assert (run.job["task"], run.job["lora"]["rank"], run.job["seq_len"]) == ("qlora", 32, 4096)
+    assert (run.n_devices, run.layout["mbs"], run.layout["gbs"]) == (8, 2, 16)
+    assert (run.layout["zero"], run.layout["optimizer_offload"]) == (2, True)
+    assert read(tmp_path, "b.sh", script.format("zero3")).layout["zero"] == 3
+    fsdp = script.replace("--deepspeed {}", "--fsdp fsdp2").replace("swift sft", "swift rlhf")
+    run = read(tmp_path, "c.sh", fsdp)
+    assert (run.layout["zero"], run.layout["recompute"]) == (3, "full")
+    assert (run.job["reference"], run.layout["mbs"]) == ("memory", 4)
+
+
+def test_commands_of_swift_train_adapters_unless_told(tmp_path: Path) -> None:
+    run = read(tmp_path, "a.sh", "swift sft --model m --dataset d --system 'a: b: c'\n")
+    assert (run.job["task"], run.job["lora"]["rank"], run.n_devices) == ("lora", 8, 1)
+    assert run.layout["gbs"] == 16
+    full = read(tmp_path, "b.sh", "swift sft --model m --tuner_type full --dataset d\n")
+    assert "lora" not in full.job
+    with pytest.raises(SpecError, match="its option model"):
+        read(tmp_path, "c.sh", "NPROC_PER_NODE=2 swift sft --dataset d\n")
+
+
+def test_files_of_megatron_swift_are_told_apart(tmp_path: Path) -> None:
+    text = "model: m\ntuner_type: lora\ndataset: d\ntensor_model_parallel_size: 2\n"
+    with pytest.raises(SpecError, match="does not read yet"):
+        read(tmp_path, "run.yaml", text)
+
+
 def test_axolotl_always_reshards() -> None:
     assert "zero 3" in files("axolotl", zero=2)["axolotl.txt"]
     assert "axolotl.yaml" in files("axolotl", zero=2, engine="deepspeed")
@@ -203,6 +273,74 @@ def test_drawn_jobs_are_read_back(tool: str) -> None:
     for sample in drawn_samples(tool, 12, 7):
         for file in (TUNERS[tool].config_file, TUNERS[tool].launcher_file):
             assert misread(sample, file) == []
+
+
+DPO = replace(JOB, task="dpo", tuning=None, has_reference=True)
+PAIRED_LORA = replace(JOB, task="lora", has_precomputed_reference=True)
+DRY_LORA = replace(PAIRED_LORA, tuning=replace(LORA, dropout=0.0))
+
+
+@pytest.mark.parametrize("tool", TRAINERS)
+@pytest.mark.parametrize("engine", ["fsdp2", "deepspeed"])
+def test_pairs_are_one_sample_of_the_batch(tool: str, engine: str) -> None:
+    found = files(tool, DPO, engine, mbs=4)
+    read = yaml.safe_load(found[f"{tool}.yaml"])
+    name = "micro_batch_size" if tool == "axolotl" else "per_device_train_batch_size"
+    assert read[name] == 2  # pairs in 4 sequences
+    assert read[name] * read["gradient_accumulation_steps"] * 8 == 64
+    if engine == "deepspeed":
+        config = json.loads(found[f"{tool}-deepspeed.json"])
+        assert config["train_batch_size"] == 64
+        assert config["train_micro_batch_size_per_gpu"] == 2
+
+
+def test_preferences_of_each_tool() -> None:
+    of = {tool: settings(tool, job=DPO, mbs=2) for tool in TRAINERS}
+    assert of["trl"]["precompute_ref_log_probs"] is False
+    assert of["axolotl"]["rl"] == "dpo"
+    assert of["llama-factory"]["stage"] == "dpo"
+    assert of["swift"]["rlhf_type"] == "dpo"
+    assert "  swift rlhf " in files("swift", DPO, mbs=2)["swift.sh"]
+    packs = [read.get("packing", read.get("sample_packing", False)) for read in of.values()]
+    assert not any(packs)
+    assert "-m trl.scripts.dpo " in files(job=DPO, mbs=2)["trl.sh"]
+    assert "-m trl.scripts.sft " in files()["trl.sh"]
+    assert settings(job=PAIRED_LORA, mbs=2)["precompute_ref_log_probs"] is True
+    assert settings("axolotl", job=DRY_LORA, mbs=2)["precompute_ref_log_probs"] is True
+
+
+def test_trl_keeps_the_dropout_of_adapters_beside_a_reference() -> None:
+    assert settings(job=PAIRED_LORA, mbs=2)["disable_dropout"] is False
+    assert "disable_dropout" not in settings(job=DRY_LORA, mbs=2)
+
+
+@pytest.mark.parametrize(
+    ("tool", "job", "word"),
+    [
+        ("trl", replace(DPO, has_reference=False), "reference none"),
+        ("trl", replace(DPO, data=SampleData("masked", 300.0, 1e5, 0.9)), "packing none"),
+        ("axolotl", replace(DPO, has_reference=False, has_precomputed_reference=True), "TRL"),
+        ("llama-factory", DRY_LORA, "reference precomputed"),
+        ("axolotl", PAIRED_LORA, "dropout 0"),
+        ("swift", DRY_LORA, "reference precomputed"),
+        ("axolotl", replace(DRY_LORA, tuning=replace(QLORA, dropout=0.0)), "zero 0"),
+    ],
+)
+def test_pairs_that_a_tool_cannot_say(tool: str, job: TrainingJob, word: str) -> None:
+    found = files(tool, job, mbs=2)
+    assert list(found) == [f"{tool}.txt"]
+    assert word in found[f"{tool}.txt"]
+    assert "an even mbs" in files(tool, replace(job, has_reference=True), mbs=1)[f"{tool}.txt"]
+
+
+def test_pairs_beside_4_bit_weights_are_not_recomputed_reentrantly() -> None:
+    full = {"recompute": "full", "recompute_layers": 4, "engine": "deepspeed", "mbs": 2}
+    qlora = replace(DRY_LORA, tuning=replace(QLORA, dropout=0.0))
+    read = settings("axolotl", job=qlora, zero=2, **full)
+    assert read["gradient_checkpointing_kwargs"] == {"use_reentrant": False}
+    assert "axolotl.txt" in files("axolotl", qlora, zero=3, **full)
+    read = settings("axolotl", job=replace(JOB, tuning=QLORA), zero=2, **full)
+    assert read["gradient_checkpointing_kwargs"] == {"use_reentrant": True}
 
 
 def test_engine_is_what_the_plan_was_searched_for() -> None:
@@ -240,6 +378,37 @@ def test_changes_have_the_names_of_the_file(tmp_path: Path) -> None:
     assert changes == {"dp_replicate_size": "2", "dp_shard_size": "4"}
 
 
+@pytest.mark.parametrize("tool", TRAINERS)
+def test_pairs_are_read_back_as_sequences(tool: str, tmp_path: Path) -> None:
+    found = files(tool, DPO, mbs=4)
+    name = f"{tool}.yaml"
+    run = read(tmp_path, name, found.pop(name), **found)
+    assert (run.layout["mbs"], run.layout["gbs"], run.job["global_batch"]) == (4, 128, 128)
+    assert (run.job["task"], run.job["reference"]) == ("dpo", "memory")
+    plan = layout(MODEL.shape, zero=3, mbs=4)
+    problem = Problem(MODEL.shape, DPO, pool(), Fabric(), STACKS["hf-fsdp2"])
+    changes = changed_settings(run, plan, replace(plan, mbs=2), problem)
+    key = "micro_batch_size" if tool == "axolotl" else "per_device_train_batch_size"
+    assert changes == {key: "1", "gradient_accumulation_steps": "8"}
+
+
+def test_a_pinned_micro_batch_counts_sequences(tmp_path: Path) -> None:
+    for name, text in files(job=DPO, mbs=4).items():
+        (tmp_path / name).write_text(text)
+    for name in ("trl.yaml", "trl.sh"):
+        run = read_run(str(tmp_path / name), RunQuery(MODEL, n_devices=8, pins={"mbs": 2}))
+        assert (run.layout["mbs"], run.layout["gbs"]) == (2, 64)
+        with pytest.raises(SpecError, match="even mbs"):
+            read_run(str(tmp_path / name), RunQuery(MODEL, n_devices=8, pins={"mbs": 3}))
+
+
+def test_losses_without_a_reference(tmp_path: Path) -> None:
+    text = "model_name_or_path: m\ntemplate: x\nstage: dpo\npref_loss: {}\n"
+    orpo = read(tmp_path, "a.yaml", text.format("orpo"))
+    assert (orpo.job["reference"], orpo.layout["mbs"]) == ("none", 16)
+    assert read(tmp_path, "b.yaml", text.format("sigmoid")).job["reference"] == "memory"
+
+
 def test_defaults_of_each_tool(tmp_path: Path) -> None:
     trl = read(tmp_path, "a.yaml", "model_name_or_path: m\ndataset_name: d\nuse_peft: true\n")
     assert (trl.layout["mbs"], trl.job["seq_len"]) == (8, 1024)
@@ -259,7 +428,7 @@ def test_defaults_of_each_tool(tmp_path: Path) -> None:
     ("text", "word"),
     [
         ("model_name_or_path: m\nstage: ppo\ntemplate: x\n", "ppo"),
-        ("model_name_or_path: m\nuse_peft: true\nlora_r: many\n", "rank of the adapters"),
+        ("model_name_or_path: m\nuse_peft: true\nlora_r: many\n", "lora_r: expected"),
         ("model_name_or_path: m\nuse_peft: true\nmax_length: long\n", "max_length"),
         ("base_model: m\nsequence_len: 8\ndeepspeed: gone.json\n", r"gone\.json"),
     ],
@@ -280,7 +449,7 @@ def test_yaml_is_read_as_it_was_meant() -> None:
     assert yaml.safe_load("\n".join(yaml_lines(meant))) == meant
 
 
-@pytest.mark.parametrize("tool", TUNERS)
+@pytest.mark.parametrize("tool", TRAINERS)
 def test_launchers_are_sound_bash(tool: str, tmp_path: Path) -> None:
     for engine in ("fsdp2", "deepspeed"):
         script = tmp_path / f"{engine}.sh"

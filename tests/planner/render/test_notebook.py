@@ -1,5 +1,6 @@
 """What notebooks show of results, without a notebook."""
 
+import json
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -8,6 +9,7 @@ import pytest
 
 import planner
 from planner.analyze.comparison import compare
+from planner.render.colours import LEGEND
 from planner.solver.answer.result import Conflict, ConflictPart, Relaxation, Result
 from planner.solver.answer.result_store import plan_of_result
 from tests.planner.analyze.test_recommend import answer
@@ -39,6 +41,39 @@ def test_a_result_shows_its_plans() -> None:
         assert all(plan.plan_id in text for plan in found.plans)
         assert f"{found.best.step_time_s:.3f}" in text
     assert Tags(found._repr_html_()).found.count("tr") == 1 + len(found.plans)
+
+
+def test_answers_with_plans_show_cards_with_their_styles_inside() -> None:
+    for found, n_cards in ((result(), 1), (result().best, 1), (comparison(), 2)):
+        html = found._repr_html_()
+        assert Tags(html).found.count("section") == n_cards
+        assert html.count("<style>") == n_cards
+        assert "prefers-color-scheme: dark" in html
+        assert 'data-jp-theme-light="false"' in html
+        assert ".vscode-dark" in html
+        assert "<script" not in html
+
+
+def test_the_data_frame_is_the_json() -> None:
+    frame = result().to_pandas()
+    plans = json.loads(result().dumps())["plans"]
+    assert list(frame["plan_id"]) == [plan["plan_id"] for plan in plans]
+    assert list(frame["step_time_s"]) == [plan["step_time_s"] for plan in plans]
+    assert list(frame["tp"]) == [plan["layout"]["tp"] for plan in plans]
+    assert list(frame["peak_bytes"]) == [plan["memory"]["peak_bytes"] for plan in plans]
+    assert list(frame["time.linear"]) == [plan["time"]["linear"] for plan in plans]
+
+
+def test_figures_sum_to_the_step_and_the_memory() -> None:
+    plan = result().best
+    step = sum(bar.x[0] for bar in plan.step_figure().data)
+    assert step == pytest.approx(plan.step_time_s, rel=1e-9)
+    memory = sum(bar.x[0] for bar in plan.memory_figure().data)
+    assert memory == pytest.approx(plan.usable_bytes / 2**30, rel=1e-6)
+    points = result().plans_figure().data[0]
+    assert list(points.y) == [each.step_time_s for each in result().plans]
+    colours = {bar.marker.color for bar in plan.step_figure().data}
+    assert colours <= {colour.light for colour in LEGEND.values()}
 
 
 def test_a_result_without_plans_says_why() -> None:

@@ -21,7 +21,15 @@ EXECUTION = {"executor", "ray_address"} | {field.name for field in fields(Execut
 OWN: dict[type, set[str]] = {
     SolveKeywords: EXECUTION,
     EvaluateKeywords: set(),
-    RecommendKeywords: {"most", "by", "step", "tolerance_frac", "days", "usd_per_device_hour"},
+    RecommendKeywords: {
+        "most",
+        "by",
+        "step",
+        "tolerance_frac",
+        "days",
+        "usd_per_device_hour",
+        "progress",
+    },
     ScaleKeywords: {"scaling", "over", "least", "most", "points", "stop", "progress"},
 }
 """Keywords that are no fields of a request."""

@@ -96,7 +96,7 @@ def answer(name: str) -> planner.Result:
     return planner.solve(model, cluster, **options)
 
 
-BY_DEFAULT = ("three pins", "framework")
+BY_DEFAULT = ("three pins",)
 """The others take a second or more each."""
 
 
@@ -156,6 +156,28 @@ def test_memory_names_only_ways_that_these_devices_have(shape: ModelShape, frame
             assert not keeps("MEM000", c, (1, 1, 1, 8, 0))
         told.add("split" if needed else "shared" if "shared out" in found else "")
     assert {"none", "shared"} <= told or {"none", "split"} <= told
+
+
+@pytest.mark.parametrize(
+    ("options", "batch", "words"),
+    [
+        ({"only": {"mbs": frozenset({3})}}, 24, "mbs 3: both answers"),
+        ({"at_most": {"mbs": 1}}, 16, "mbs 1: both answers"),
+        ({"only": {"dp": frozenset({8})}}, 8, "mbs 1: both answers"),
+        ({"only": {"tp": frozenset({8})}}, 16, "fsdp2 can run it"),
+        ({"only": {"mbs": frozenset({2})}, "framework": "megatron"}, 16, "has no loss"),
+    ],
+)
+def test_frameworks_that_compare_answers_part_no_pair(
+    options: dict[str, Any], batch: int, words: str
+) -> None:
+    chosen = SearchOptions(**{"framework": "fsdp2", **options})
+    c = context(DENSE, toy_pool(8), options=chosen)
+    job = replace(c.problem.job, task="dpo", has_reference=True, global_batch=batch)
+    c = replace(c, problem=replace(c.problem, job=job))
+    text = condition_text(c, Condition("FRM001"))
+    assert words in text
+    assert ("both answers" in text) is ("both answers" in words)
 
 
 @pytest.mark.slow

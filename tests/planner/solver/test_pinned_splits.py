@@ -87,8 +87,8 @@ def test_a_search_takes_named_splits_only() -> None:
 
 def test_the_command_and_its_saved_result(tmp_path: Path) -> None:
     words = ("evaluate", *JOB, "--pin", "split=17-15,mbs=1,recompute=full", "--no-cache")
-    shown = run_here(*words)
-    assert "layers per virtual stage: 17, 15" in shown.stdout
+    assert "layers 17-15" in run_here(*words).stdout
+    assert "layers per virtual stage: 17, 15" in run_here(*words, "-v").stdout
     file = tmp_path / "one.json"
     file.write_text(run_here(*words, "--format", "json").stdout, encoding="utf-8")
     _, _, _, plan = open_plan(f"{file}#1")

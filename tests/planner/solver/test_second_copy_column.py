@@ -18,12 +18,11 @@ def test_hpz_has_a_column_where_a_plan_uses_it() -> None:
     assert 8 in sizes
     rows = list(csv.DictReader(io.StringIO(plans_csv(found))))
     assert [int(row["hpz"]) for row in rows] == sizes
-    heading = next(x for x in text_of(found).splitlines() if x.split()[:1] == ["plan"])
+    heading = next(x for x in text_of(found).splitlines() if x.split()[:1] == ["#"])
     at = heading.split().index("hpz")
     table = [x.lstrip("*=~ ").split() for x in text_of(found).splitlines()]
-    shown = {
-        row[0]: row[at] for row in table if row and row[0] in {p.plan_id for p in found.plans}
-    }
+    ids = {p.plan_id for p in found.plans}
+    shown = {row[-1]: row[at] for row in table if row and row[-1] in ids}
     assert list(shown.values()) == [str(n) if n > 1 else "-" for n in sizes]
     assert "| hpz |" in plans_markdown(found)
 

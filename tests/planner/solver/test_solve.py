@@ -17,6 +17,7 @@ from planner.solver.keywords import SolveKeywords
 from planner.specs.examples import example_names
 from planner.specs.loader import load_cluster
 from planner.specs.yaml.document import load_yaml
+from tests.searches.instances import one_in
 
 H100 = "h100-x512"
 EXAMPLES = Path(planner.__file__).parents[1] / "examples"
@@ -34,6 +35,8 @@ def test_public_surface() -> None:
         "Report",
         "Result",
         "__version__",
+        "allocate",
+        "batch_solve",
         "check",
         "evaluate",
         "recommend",
@@ -169,7 +172,8 @@ def test_ties_are_in_the_first_group_and_marks_say_so(llama70: planner.Result) -
     text = text_of(llama70)
     for plan in llama70.plans[1:]:
         mark = "=" if plan.tie else "~" if plan.group == 1 else " "
-        assert f"\n{mark} {plan.plan_id} " in text
+        row = next(x for x in text.splitlines() if x.endswith(plan.plan_id))
+        assert row.startswith(f"{mark} {plan.rank} ")
     assert llama70.plans[0].interval_regime.startswith("fitted.")
     unseen = planner.evaluate("llama3-70b", H100, pins={"tp": 8, "pp": 8}, stack="fused").plans[0]
     assert unseen.interval_regime.startswith("new.")
@@ -453,7 +457,7 @@ def test_evaluate_prices_experts_on_a_pipeline_from_both_ends() -> None:
     assert found.best.layout.schedule == "dualpipe"
 
 
-@pytest.mark.parametrize("schedule", ["zb-h1", "zb-v", "dualpipe", "dualpipe-v"])
+@pytest.mark.parametrize("schedule", one_in(3, ["zb-h1", "zb-v", "dualpipe", "dualpipe-v"]))
 def test_schedules_that_split_the_backward_are_priced_and_searched_when_asked(
     schedule: str,
 ) -> None:

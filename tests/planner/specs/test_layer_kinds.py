@@ -103,6 +103,7 @@ SECTIONS = {
     "gdn+dense": {"delta_net": {"k_heads": 16, "v_heads": 32, "k_dim": 128, "v_dim": 128}},
     "kda+dense": {"delta_net": {"k_heads": 32, "v_heads": 32, "k_dim": 128, "v_dim": 128}},
     "linear+dense": {"linear": {"heads": 32, "head_dim": 128}},
+    "factored+dense": {"factored": {"q_rank": 1024}},
     "sparse+dense": {"indexer": {"heads": 64, "head_dim": 128, "top_k": 2048}},
     "hca+dense": {"compressed": {"q_rank": 1024, "window": 128, "groups": 8, "out_rank": 512}},
 }

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planner.cli.commands.sweep import ProgressLine, progress_text, short_time, sweep_run_text
+from planner.cli.arguments import short_time
+from planner.cli.commands.sweep import ProgressLine, progress_text, sweep_run_text
 from planner.sweeps import estimate as estimating
 from planner.sweeps.estimate import Timing, estimate, work_s
 from planner.sweeps.run import SweepProgress, SweepRun
@@ -23,7 +24,10 @@ def test_a_sweep_from_the_first_point_to_nothing_to_do(tmp_path: Path):
     words = ("sweep", *SMALL, *VARY, "--let", "mw=facility_power / 1 MW", "-o", str(out))
     first = run_here(*words)
     assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout.startswith(f"wrote {out}: 4 points (4 ok)\n")
+    lead, wrote, _ = first.stdout.partition(f"\nwrote {out}: 4 points (4 ok)\n")
+    assert wrote
+    assert lead.startswith("Best is ")
+    assert "global batch across, price per hour ($) down" in " ".join(lead.split())
     rows = list(csv.DictReader(io.StringIO(out.read_text())))
     assert [(r["in.pools.0.price_per_hour"], r["in.training.global_batch"]) for r in rows] == [
         ("2.0", "64"),
@@ -40,7 +44,7 @@ def test_a_sweep_from_the_first_point_to_nothing_to_do(tmp_path: Path):
     written = out.read_bytes()
 
     again = run_here(*words)
-    assert again.stdout == f"{out} is this sweep already: 4 points, nothing to do\n"
+    assert again.stdout == f"{lead}\n{out} is this sweep already: 4 points, nothing to do\n"
     assert out.read_bytes() == written
     other = run_here(*words, "--where", "n_devices > 1")
     assert other.returncode == 1

@@ -56,6 +56,7 @@ FROM_JOB = (
     "bf16_layers",
     "tuning",
     "has_reference",
+    "has_precomputed_reference",
 )
 
 
@@ -1064,6 +1065,10 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
                 case({"tuning": _beside("nf4")}),
             ),
             "PREF": (case({"has_reference": True}), case({})),
+            "PAIR": (
+                case({"mbs": 1, "has_precomputed_reference": True}),
+                case({"mbs": 2, "has_precomputed_reference": True}),
+            ),
         }.items()
         if f"{word}-{name.upper()}" in RULES
     },

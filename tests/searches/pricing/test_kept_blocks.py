@@ -26,7 +26,7 @@ def on_memory(name: str, memory_gb: float, work: SharedWork | None) -> Context:
     return replace(c, problem=problem, shared=work)
 
 
-@pytest.mark.parametrize("name", one_in(2, NAMES))
+@pytest.mark.parametrize("name", one_in(4, NAMES))
 @pytest.mark.parametrize("order", one_in(2, [1, -1]))
 def test_each_memory_finds_what_it_finds_alone(name, order, monkeypatch):
     monkeypatch.setattr(kept_blocks, "CHUNK_SHAPES", 16)

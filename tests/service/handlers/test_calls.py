@@ -109,6 +109,20 @@ def test_examples_texts_and_mappings_give_the_same_plan(evaluated: dict[str, Any
         assert found["result_id"] == evaluated["result_id"]
 
 
+@pytest.mark.parametrize(
+    ("words", "n_nodes", "per_node"),
+    [("64xh100", 8, 8), ("gb200:256", 64, 4), ("2 nodes of p5.48xlarge", 2, 8)],
+)
+def test_a_cluster_may_be_said_in_words(words: str, n_nodes: int, per_node: int) -> None:
+    read = call("check-spec", json.dumps({"document": words}).encode())
+    pool = read["document"]["pools"][0]
+    assert (read["kind"], pool["nodes"], pool["accelerators_per_node"]) == (
+        "cluster",
+        n_nodes,
+        per_node,
+    )
+
+
 def test_a_file_of_the_name_of_an_example_is_not_opened(evaluated: dict[str, Any]) -> None:
     Path("llama3-8b").write_text("model: {}")
     assert call("evaluate", {**JOB, "pins": PINS}) == evaluated

@@ -83,6 +83,13 @@ def test_endless_headers_are_refused(port):
     check_alive(port)
 
 
+def test_many_headers_are_refused(port):
+    close = b"Connection: close\r\n\r\n"
+    for n, status in ((connections.MOST_HEADERS - 2, b"200"), (connections.MOST_HEADERS, b"431")):
+        said = sent(port, GET + b"".join(b"X%d: y\r\n" % i for i in range(n)) + close)
+        assert said.startswith(b"HTTP/1.1 " + status), said[:60]
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -113,19 +120,54 @@ def test_what_is_no_http_is_refused_without_a_trace(port, broken):
     check_alive(port)
 
 
+BUSY = (
+    b"POST /v1/specs:check HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    b"Content-Length: 100\r\nExpect: 100-continue\r\n\r\n"
+)
+"""A request whose body does not come: its connection is not idle."""
+
+
+def n_of(port: int, metric: str) -> float:
+    """Return a value of /metrics."""
+    said = sent(port, GET.replace(b"livez", b"metrics") + b"Connection: close\r\n\r\n")
+    lines = (line.rpartition(" ") for line in said.decode().splitlines())
+    return next(float(value) for name, _, value in lines if name == metric)
+
+
 def test_connections_too_many_are_told_to_come_back(port, monkeypatch):
     monkeypatch.setattr(connections, "HEAD_S", PATIENCE_S)  # they are all there, however slowly
     held = [connected(port) for _ in range(MOST)]
     try:
-        said = sent(port, GET + b"\r\n")
-        assert said.startswith(b"HTTP/1.1 503")
-        head, _, body = said.partition(b"\r\n\r\n")
+        for each in held:
+            each.sendall(BUSY)
+            assert each.recv(12) == b"HTTP/1.1 100"
+        said = [sent(port, GET + b"\r\n") for _ in range(2)]
+        assert [each[:12] for each in said] == [b"HTTP/1.1 503"] * 2
+        head, _, body = said[0].partition(b"\r\n\r\n")
         assert b"retry-after: 1" in head
         assert json.loads(body)["code"] == "too-many-connections"
     finally:
         for each in held:
             each.close()
     check_alive(port)
+    assert n_of(port, 'planner_connections_refused_total{reason="total",transport="rest"}') >= 2
+
+
+def test_idle_connections_end_for_new_ones(port, monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_S", PATIENCE_S)
+    name = 'planner_connections_ended_total{reason="total",transport="rest"}'
+    before = n_of(port, name)
+    held = []
+    try:
+        for i in range(3 * MOST):  # each with another beginning, or an answer
+            held.append(connected(port))
+            held[-1].sendall((b"", GET, GET + b"\r\n")[i % 3])
+            assert sent(port, ALIVE).startswith(b"HTTP/1.1 200")
+        assert n_of(port, name) - before >= 2 * MOST
+        assert n_of(port, 'planner_connections{state="busy",transport="rest"}') == 1
+    finally:
+        for each in held:
+            each.close()
 
 
 def test_who_reads_no_answer_is_left(port):

@@ -120,6 +120,18 @@ def test_the_job_that_waited_longest_is_first_and_none_is_leased_twice(service):
     assert process.lease() is None
 
 
+def test_jobs_of_some_calls_are_leased_before_older_ones_of_others(service):
+    process = service.process("a")
+    older = submit(process, 1)
+    page = process.submit(NewJob("ann", "page-plans", "2" * 64, b"{}", 0.0)).job_id
+    assert process.lease(("page-walk",)) is None
+    lease = process.lease(("page-plans", "page-walk"))
+    assert lease is not None
+    assert (lease.job_id, lease.call) == (page, "page-plans")
+    assert process.lease(("page-plans", "page-walk")) is None
+    assert leased(process).job_id == older
+
+
 def test_owners_take_turns(service):
     process = service.process("a")
     for n, owner in enumerate(["ann"] * 5 + ["bob"] * 2 + ["eve"]):

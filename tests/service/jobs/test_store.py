@@ -1,5 +1,6 @@
 """How the store takes the errors of its databases."""
 
+import pickle
 import sqlite3
 from typing import Any
 
@@ -14,8 +15,10 @@ from service.jobs.queue import Jobs
 from service.jobs.records import NewJob, RowBatch, State
 from service.jobs.store import (
     SCHEMA_VERSION,
+    WRITTEN_S,
     Clock,
     Store,
+    StoreBroken,
     StoreError,
     StoreFull,
     StoreUnavailable,
@@ -44,6 +47,10 @@ def postgresql_error(state: str | None, kind: Any = psycopg.OperationalError) ->
     [
         (sqlite_error("SQLITE_FULL"), "full"),
         (sqlite_error("SQLITE_IOERR_WRITE"), "full"),
+        (sqlite_error("SQLITE_IOERR_READ"), "broken"),
+        (sqlite_error("SQLITE_IOERR_FSYNC"), "broken"),
+        (sqlite_error("SQLITE_CORRUPT"), "broken"),
+        (sqlite_error("SQLITE_READONLY_DBMOVED"), "broken"),
         (sqlite_error("SQLITE_BUSY_SNAPSHOT"), "passing"),
         (sqlite_error("SQLITE_CONSTRAINT_NOTNULL"), "defect"),
         (postgresql_error("53100"), "full"),  # disk_full
@@ -281,3 +288,37 @@ def test_a_server_that_is_gone_is_not_waited_for_by_the_hour(postgresql):
     store.close()
     assert int(told["keepalives_idle"]) <= 30
     assert int(told["keepalives_interval"]) * int(told["keepalives_count"]) <= 30
+
+
+def test_a_file_that_cannot_be_read_is_not_a_full_disk(tmp_path):
+    store = Store(f"sqlite:///{tmp_path}/store.sqlite")
+    with pytest.raises(StoreBroken) as found:
+        store.read(lambda connection: faulty_read())
+    assert (found.value.status, found.value.code) == (503, "store-broken")
+    assert pickle.loads(pickle.dumps(found.value)).detail == found.value.detail
+    store.close()
+
+
+def faulty_read() -> None:
+    raise sqlite_error("SQLITE_IOERR_READ")
+
+
+def test_whether_something_can_be_written_is_tried(tmp_path):
+    now_s = 0.0
+    store = Store(f"sqlite:///{tmp_path}/store.sqlite")
+    store.monotonic = lambda: now_s
+    store.write(lambda connection: None)
+    writes: list[int] = []
+    written = store.write
+
+    def counted(work: Any) -> Any:
+        writes.append(1)
+        return written(work)
+
+    store.write = counted  # type: ignore[method-assign]
+    store.check_writable()
+    assert not writes  # the commit before tells as much
+    now_s = WRITTEN_S + 1.0
+    store.check_writable()
+    assert len(writes) == 1
+    store.close()

@@ -206,6 +206,19 @@ class Screen:
         self.page.wait_for_selector(wait, state="attached", timeout=60_000)
         return answer
 
+    def arrive(self) -> None:
+        """Move the pointer: somebody is there, which figures wait for."""
+        self.page.mouse.move(4, 4)
+
+    def draw(self, within: str = "main") -> None:
+        """Look at the first figure of a part of the page, which draws it, and wait for it."""
+        self.page.locator(f"{within} details.fold").evaluate_all(
+            "all => all.forEach((each) => { each.open = true; })"
+        )
+        self.page.locator(f"{within} .plot").first.scroll_into_view_if_needed()
+        self.arrive()
+        self.page.wait_for_selector(f"{within} .js-plotly-plot[data-drawn] .main-svg")
+
     def shot(self, name: str) -> None:
         """Keep a screenshot of the whole page where PLANNER_SCREENS names a folder."""
         if SCREENS:
@@ -277,7 +290,7 @@ def page_at(browser: Any, request: pytest.FixtureRequest) -> Iterator[PageAt]:
             **more,
         )
         contexts.append(context)
-        context.set_default_timeout(60_000)
+        context.set_default_timeout(20_000)
         target = on or request.getfixturevalue("served")
         screen = Screen(context.new_page(), target)
         screen.open(path, wait or (ANSWERED if script else "main:not(:has([data-events]))"))

@@ -7,7 +7,7 @@ is far above what is measured, for machines that do other things too.
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from urllib.parse import urlencode
 
@@ -52,7 +52,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 def test_every_view_is_sound_in_light_and_dark_wide_and_narrow(page_at, view, dark, width):
     screen = page_at(VIEWS[view], dark=dark, width=width)
     if screen.page.locator(".plot").count():
-        screen.page.wait_for_selector(".js-plotly-plot .main-svg")
+        screen.draw()
     screen.shot(f"{view}-{'dark' if dark else 'light'}-{width}")
     screen.check()
     assert screen.page.get_by_role("heading", level=1).count() == 1
@@ -60,7 +60,7 @@ def test_every_view_is_sound_in_light_and_dark_wide_and_narrow(page_at, view, da
 
 def test_where_nothing_fits_one_click_asks_what_would_help(page_at):
     screen = page_at(VIEWS["nothing"])
-    screen.page.get_by_role("link", name=re.compile("^Ask this")).click()
+    screen.page.get_by_role("link", name=re.compile("^Search this")).click()
     screen.page.wait_for_selector("table.plans", timeout=60_000)
     assert "set=pools.0.nodes" in screen.page.url
 
@@ -88,13 +88,38 @@ def test_the_table_is_usable_soon(page_at):
 
 
 def cells(screen: Any, column: str) -> list[str]:
-    heads = screen.page.locator("table.plans thead [data-sort]").evaluate_all(
+    heads = screen.page.locator("table.plans thead th:not([hidden]) [data-sort]").evaluate_all(
         "all => all.map((each) => each.dataset.sort)"
     )
     place = heads.index(column) + 2
+    screen.page.wait_for_selector("section.listing:not([aria-busy])")
     return list(
         screen.page.locator(f"table.plans tbody tr > :nth-child({place})").all_inner_texts()
     )
+
+
+def show_column(page: Any, key: str) -> None:
+    """Choose a column more."""
+    page.locator(".chooser").evaluate("(each) => { each.open = true; }")
+    page.locator(f".chooser [value='{key}']").check()
+
+
+def test_columns_are_chosen_and_the_address_keeps_them(page_at):
+    screen = page_at(VIEWS["plans"])
+    page = screen.page
+    heads = page.locator("table.plans thead th:not([hidden]) [data-sort]")
+    assert heads.count() == 10
+    assert heads.first.inner_text() == "Layout"
+    assert heads.last.inner_text() == "Plan"
+    show_column(page, "recompute")
+    page.locator(".chooser [value='plan']").uncheck()
+    assert heads.count() == 10
+    shown = cells(screen, "recompute")
+    assert "none" in shown
+    address = page.url.removeprefix(screen.served.address)
+    for script in (True, False):
+        assert cells(page_at(address, script=script), "recompute") == shown
+    screen.check()
 
 
 def test_the_table_is_sorted_and_filtered_and_its_address_says_so(page_at):
@@ -107,6 +132,7 @@ def test_the_table_is_sorted_and_filtered_and_its_address_says_so(page_at):
     assert page.locator("th[aria-sort=descending]").count() == 1
     page.get_by_label("Filter").fill("tp=1 tie=tie")
     page.wait_for_function("() => location.search.includes('filter=')")
+    show_column(page, "tp")
     assert set(cells(screen, "tp")) <= {"1"}
     shown = cells(screen, "plan")
     # The same address shows the same plans, also to who has no script.
@@ -114,6 +140,10 @@ def test_the_table_is_sorted_and_filtered_and_its_address_says_so(page_at):
     assert cells(page_at(address), "plan") == shown
     assert cells(page_at(address, script=False), "plan") == shown
     screen.check()
+
+
+def tick(page: Any, id: str) -> Any:
+    return page.locator(f"table.plans [name=plan][value='{id}']")
 
 
 def test_ticked_plans_are_compared_and_a_point_leads_to_its_plan(page_at):
@@ -124,21 +154,21 @@ def test_ticked_plans_are_compared_and_a_point_leads_to_its_plan(page_at):
     listed = cells(screen, "plan")
     ids = [listed[place] for place in (4, 0, 2, 1)]
     for id in ids:
-        page.get_by_role("checkbox", name=f"Compare {id}").check()
+        tick(page, id).check()
     # Four stand side by side: no fifth can be ticked until one is taken back.
-    assert page.get_by_role("checkbox", name=f"Compare {listed[3]}").is_disabled()
+    assert tick(page, listed[3]).is_disabled()
     assert "4 ticked" in page.locator("[data-count]").inner_text()
-    page.get_by_role("checkbox", name=f"Compare {ids[0]}").uncheck()
-    assert page.get_by_role("checkbox", name=f"Compare {listed[3]}").is_enabled()
+    tick(page, ids[0]).uncheck()
+    assert tick(page, listed[3]).is_enabled()
     ids = [*ids[1:], ids[0]]
-    page.get_by_role("checkbox", name=f"Compare {ids[-1]}").check()
+    tick(page, ids[-1]).check()
     with page.expect_request(re.compile(r"/ui/compare\?")) as asked:
         compare.click()
     sent = fields_of(asked.value.url.partition("?")[2].encode())
     assert list(sent["plan"]) == ids
     assert sent["model"] == ("llama3-8b",)
     screen.open(VIEWS["plans"])
-    page.wait_for_selector(".js-plotly-plot[data-drawn]")
+    screen.draw()
     with page.expect_request(re.compile(r"/ui/plan\?")) as asked:
         page.evaluate(
             "() => { const plot = document.querySelector('.js-plotly-plot');"
@@ -154,21 +184,27 @@ def test_the_keyboard_is_enough(page_at):
     assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
     page.keyboard.press("Enter")
     assert page.evaluate("document.activeElement.id") == "main"
-    for _ in range(2):
+    page.keyboard.press("Tab")
+    for id, text in (
+        ("model-example", "llama3-8b"),
+        ("model-file", ""),
+        ("cluster-gpu", "h100"),
+        ("cluster-count", "8"),
+    ):
+        assert page.evaluate("document.activeElement.id") == id
+        if text:
+            page.keyboard.press("Control+a")
+            page.keyboard.type(text)
         page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.id") == "model-search"
-    page.keyboard.type("llama 3 8b")
-    assert page.locator("#model-example").input_value() == "llama3-8b"
-    page.locator("#cluster-search").focus()
-    page.keyboard.type("h100-x8")
-    page.keyboard.press("ArrowDown")
-    assert page.locator("#cluster-example").input_value() == "h100-x8"
+    reach(page, "details.advanced > summary")
+    page.keyboard.press("Enter")
     page.locator("#axis-mbs").focus()
     page.keyboard.type("1,2")
     page.keyboard.press("Enter")
     page.wait_for_url(re.compile("/ui/plans"))
     page.wait_for_selector("table.plans", timeout=60_000)
     page.wait_for_selector(READY, state="attached")
+    show_column(page, "mbs")
     assert set(cells(screen, "mbs")) <= {"1", "2"}
     page.get_by_role("link", name="MFU", exact=True).focus()
     page.keyboard.press("Enter")
@@ -200,14 +236,14 @@ def test_one_walks_from_the_question_to_a_comparison_without_a_pointer(page_at):
     reach(page, "table.plans tbody th a")
     page.keyboard.press("Enter")
     page.wait_for_selector(f"{ANSWERED} #binds")
-    reach(page, ".tiles button.num")
+    reach(page, ".facts button[popovertarget=card-step-time]")
     page.keyboard.press("Enter")
     card = page.locator("#card-step-time")
     card.wait_for(state="visible")
     reach(page, "#card-step-time button, #card-step-time a")
     page.keyboard.press("Escape")
     card.wait_for(state="hidden")
-    assert page.evaluate("document.activeElement.matches('.tiles button.num')")
+    assert page.evaluate("document.activeElement.matches('.facts button.num')")
     reach(page, "main a[href*='/ui/compare?']", "Shift+Tab")
     page.keyboard.press("Enter")
     page.wait_for_selector(f"{ANSWERED} #plan-b")
@@ -269,7 +305,7 @@ def test_a_text_is_checked_while_one_types_with_the_place_of_a_fault(page_at):
     screen.check()
     text.fill(good)
     page.wait_for_selector("#model-said.good")
-    assert "no problems found" in said.inner_text()
+    assert said.locator("summary").inner_text().startswith("llama3-8b: 32 layers")
 
 
 def test_pins_are_checked_while_one_types_and_nothing_that_was_pasted_is_lost(page_at):
@@ -301,10 +337,11 @@ def test_pins_are_checked_while_one_types_and_nothing_that_was_pasted_is_lost(pa
     assert page.locator("[aria-invalid=true]").count() == 0
     page.get_by_role("button", name="Search").click()
     page.wait_for_selector("table.plans", timeout=60_000)
+    show_column(page, "zero")
     assert set(cells(screen, "zero")) == {"1"}
     # A refusal of an address leads back to the form that says where.
     screen.open(f"/ui/plans?{QUESTION}&pin=zero=5", wait="main")
-    page.get_by_role("link", name="Change the question").click()
+    page.get_by_role("link", name="Edit inputs").click()
     page.wait_for_selector("#fault-axis_zero:not(:empty)")
     assert page.locator("#axis-zero").input_value() == "5"
 
@@ -312,25 +349,28 @@ def test_pins_are_checked_while_one_types_and_nothing_that_was_pasted_is_lost(pa
 def test_an_uploaded_config_is_read_and_planned_and_its_address_can_be_sent(page_at):
     screen = page_at("/ui/solve?model=llama3-8b&cluster=h100-x8")
     page = screen.page
-    page.locator("[name=model_source][value=text]").check()
     page.locator("#model-file").set_input_files(ROOT / "examples/imports/mixtral-8x7b-config.json")
-    page.wait_for_selector("#model-said.good")
-    said = page.locator("#model-said").inner_text()
+    page.wait_for_function(
+        "() => document.querySelector('#model-said').textContent.includes('mixtral')"
+    )
+    assert page.locator("[name=model_source][value=text]").is_checked()
+    said = page.locator("#model-said").text_content()
     assert "32 layers" in said
     assert said.count("assumed training.seq_len = ") == 1
     assert page.locator("#model-file").evaluate("(file) => file.files.length") == 1
-    assert "mixtral-8x7b-config.json" in page.locator("#model-read").inner_text()
+    assert page.locator("[data-read=model]").inner_text() == "mixtral-8x7b-config.json"
     page.locator("#f-set").fill("pools.0.nodes=8\ntraining.global_batch=256")
     page.locator("#axis-tp").fill("1,2")
     page.locator("#axis-ep").fill("8")
     page.get_by_role("button", name="Search").click()
     page.wait_for_selector("table.plans", timeout=60_000)
     assert "q=" in page.url
+    show_column(page, "ep")
     assert set(cells(screen, "ep")) == {"8"}
     first = cells(screen, "plan")
     again = page_at(page.url.removeprefix(screen.served.address))
     assert cells(again, "plan") == first
-    again.page.get_by_role("link", name="Change the question").click()
+    again.page.get_by_role("link", name="Edit inputs").click()
     assert "MixtralForCausalLM" in again.page.locator("#model-text").input_value()
     assert again.page.locator("#axis-tp").input_value() == "1,2"
     screen.check()
@@ -339,19 +379,22 @@ def test_an_uploaded_config_is_read_and_planned_and_its_address_can_be_sent(page
 def test_without_a_script_one_can_ask_sort_filter_and_cancel(page_at):
     screen = page_at("/ui/solve", script=False)
     page = screen.page
-    page.locator("#model-example").select_option("llama3-8b")
-    page.locator("#cluster-example").select_option("h100-x8")
+    page.locator("#model-example").fill("llama3-8b")
+    page.locator("#cluster-count").fill("8")
+    page.locator("details.advanced > summary").click()
     page.locator("#axis-tp").fill("1")
     page.get_by_role("button", name="Check only").click()
-    assert "no problems found" in page.locator("#model-said").inner_text()
+    assert "llama3-8b: 32 layers" in page.locator("#model-said").inner_text()
     page.get_by_role("button", name="Search").click()
     page.wait_for_selector("table.plans")
     page.get_by_role("link", name="Memory", exact=True).click()
     memory = [float(text) for text in cells(screen, "memory")]
     assert memory == sorted(memory)
     page.get_by_label("Filter").fill("recompute=none")
+    page.locator(".chooser > summary").click()
+    page.locator(".chooser [value=recompute]").check()
     page.get_by_role("button", name="Apply").click()
-    assert set(cells(screen, "recompute")) <= {"none"}
+    assert set(cells(screen, "recompute")) == {"none"}
     assert [float(text) for text in cells(screen, "memory")] == sorted(
         float(text) for text in cells(screen, "memory")
     )
@@ -373,6 +416,7 @@ def test_names_of_users_run_no_script(page_at):
         assert not [said for said in screen.complaints if "422" not in said]
         screen.complaints.clear()  # of the refusal of such a name, which the browser says
     screen.open("/ui/solve")
+    screen.page.locator("details.advanced > summary").click()
     screen.page.locator("[name=cluster_source][value=text]").check()
     screen.page.locator("#cluster-text").fill(f"pools:\n  {hostile}: 1\n")
     screen.page.wait_for_selector("#cluster-said.wrong li")
@@ -392,6 +436,7 @@ def test_progress_is_shown_and_ends_in_the_answer(page_at):
     waited = page.get_by_role("heading", level=1).inner_text() == "Searching"
     page.wait_for_selector(f"{ANSWERED} table.plans", timeout=60_000)
     assert len(cells(screen, "plan")) == 100
+    show_column(page, "rank")
     page.get_by_role("link", name="Next").click()
     assert cells(screen, "rank")[0] == "101"
     screen.check()
@@ -443,7 +488,7 @@ def test_a_sweep_from_its_text_to_its_report(page_at):
     page.wait_for_selector("#sweep-said.good")
     page.get_by_role("button", name="Run", exact=True).click()
     page.wait_for_selector(f"{ANSWERED} .headline")
-    page.wait_for_selector(".js-plotly-plot .main-svg")
+    screen.draw()
     screen.shot("sweep-report")
     assert page.get_by_role("heading", level=1).inner_text() == "Sweep two-by-two"
     # Its labels are as hostile as labels can be, on the page and in the figures.
@@ -462,7 +507,8 @@ def test_points_of_a_sweep_come_while_it_runs_and_stay_when_it_is_cancelled(page
     page.locator("#sweep-example").select_option("llama3-70b-1000-points")
     page.get_by_role("button", name="Run", exact=True).click()
     page.wait_for_selector("#so-far .headline")
-    page.wait_for_selector("#axes .js-plotly-plot .main-svg")
+    page.wait_for_selector("#axes .plot", state="attached")
+    screen.draw("#axes")
     # What is open, focused or drawn stays so while more comes.
     page.evaluate("document.querySelector('#axes .js-plotly-plot').mark = 'kept'")
     summary = page.locator("#axes summary").first
@@ -482,7 +528,7 @@ def test_points_of_a_sweep_come_while_it_runs_and_stay_when_it_is_cancelled(page
     screen.check()
     page.get_by_role("button", name="Cancel").click()
     page.wait_for_selector("[role=status] >> text=The sweep was cancelled")
-    page.wait_for_selector("#axes .js-plotly-plot .main-svg")
+    screen.draw("#axes")
     assert page.locator("#points tbody tr").count() >= int(rows)
     screen.shot("sweep-cancelled")
     screen.check()
@@ -506,12 +552,12 @@ def test_behind_a_prefix_with_a_token(page_at, guarded):
     page.keyboard.press("Enter")
     page.wait_for_selector("table.plans", timeout=60_000)
     assert page.url == f"{guarded.address}/ui/plans?{QUESTION}"
-    page.wait_for_selector(".js-plotly-plot .main-svg")
+    screen.draw()
     cookies = page.context.cookies()
     token = next(each for each in cookies if each["name"] == "planner_token")
     assert (token["httpOnly"], token["sameSite"], token["path"]) == (True, "Strict", "/planner/ui")
-    page.get_by_role("link", name="Solve").click()
-    page.locator("#model-example").select_option("llama3-8b")
+    page.get_by_role("link", name="New search").first.click()
+    page.locator("#model-example").fill("llama3-8b")
     page.wait_for_selector("#model-said.good")
     assert all(url.startswith(guarded.address) for url in screen.requests)
     # Events of a job come through the proxy too.
@@ -533,22 +579,61 @@ def test_behind_a_prefix_with_a_token(page_at, guarded):
 def many_plans(n: int) -> dict[str, Any]:
     """Return the answer of a search with so many plans: those of a real one, repeated."""
     from service.handlers.calls import call
+    from service.pages.calls import CALLS
 
+    assert "page-plans" in CALLS
     answer = call(
         "page-plans", {"model": "llama3-8b", "cluster": "h100-x8", "top": 30, "pins": {"zero": 1}}
     )
     rows = answer["listing"]["rows"]
-    step = [c["key"] for c in answer["listing"]["columns"]].index("step")
+    keys = [c["key"] for c in answer["listing"]["columns"]]
+    step = keys.index("step")
     found = []
     for i in range(n):
         row = list(rows[i % len(rows)])
-        row[0], row[1], row[step] = i + 1, f"{i:012x}", round(row[step] * (1 + i * 1e-4), 1)
+        row[keys.index("rank")], row[keys.index("plan")] = i + 1, f"{i:012x}"
+        row[step] = round(row[step] * (1 + i * 1e-4), 3)
         found.append(row)
     answer["listing"]["rows"] = found
     return answer
 
 
-def test_five_thousand_plans_are_fluid(page_at, served):
+WIDE_TASK_S = 0.3
+"""Three times the 0.1 s of CPU that a task of the page may take: other processes slow a core."""
+
+
+def longest_task_s(browser: Any, act: Callable[[], object]) -> tuple[int, float]:
+    """Return how many tasks main threads of pages ran while something is done, and a while after.
+
+    The second is the CPU time of the longest, s, as Chromium's trace has it: waiting for a core
+    does not count.
+    """
+    session = browser.new_browser_cdp_session()
+    events: list[Any] = []
+    session.on("Tracing.dataCollected", lambda data: events.extend(data["value"]))
+    ended: list[Any] = []
+    session.on("Tracing.tracingComplete", lambda data: ended.append(data))
+    categories = ["toplevel", "disabled-by-default-devtools.timeline"]
+    config = {"includedCategories": categories, "excludedCategories": ["*"]}
+    session.send("Tracing.start", {"transferMode": "ReportEvents", "traceConfig": config})
+    act()
+    page = browser.contexts[-1].pages[0]
+    page.wait_for_timeout(500)
+    session.send("Tracing.end")
+    while not ended:
+        page.wait_for_timeout(20)
+    session.detach()
+    mains = {
+        (e["pid"], e["tid"])
+        for e in events
+        if e["name"] == "thread_name" and e["args"]["name"] == "CrRendererMain"
+    }
+    tasks = [e for e in events if e["name"] == "RunTask" and (e["pid"], e["tid"]) in mains]
+    assert tasks
+    return len(tasks), max(e.get("tdur", 0) for e in tasks) / 1e6
+
+
+def test_five_thousand_plans_are_fluid(page_at, served, browser):
     answer = many_plans(5_000)
     request = {"model": "llama3-8b", "cluster": "h100-x8", "top": 5_000}
     query = fields_of(f"{QUESTION}&top=5000".encode())
@@ -564,7 +649,10 @@ def test_five_thousand_plans_are_fluid(page_at, served):
     screen.open(f"/ui/plans?{QUESTION}&top=5000")
     opened_s = time.perf_counter() - begun
     assert page.locator("table.plans tbody tr").count() == 100
-    frame = "await new Promise((done) => requestAnimationFrame(() => setTimeout(done)));"
+    frame = (
+        "do { await new Promise((done) => requestAnimationFrame(() => setTimeout(done))); }"
+        " while (document.querySelector('section.listing[aria-busy]'));"
+    )
     sort_ms, filter_ms, page_ms = page.evaluate(
         "async () => {"
         " const times = []; const timed = async (work) => {"
@@ -574,7 +662,7 @@ def test_five_thousand_plans_are_fluid(page_at, served):
         " const input = document.querySelector('#filter');"
         " input.value = 'tp=1 memory<70';"
         " await timed(() => input.form.requestSubmit());"
-        " input.value = ''; input.form.requestSubmit();"
+        " await timed(() => { input.value = ''; input.form.requestSubmit(); }); times.pop();"
         " await timed(() => [...document.querySelectorAll('[data-page]')].at(-1).click());"
         " return times; }"
     )
@@ -584,7 +672,19 @@ def test_five_thousand_plans_are_fluid(page_at, served):
         f" {page_ms:.0f} ms"
     )
     assert max(sort_ms, filter_ms, page_ms) < WIDE_MARGIN_S * 1e3
-    assert cells(screen, "rank")[0] != ""
+    assert cells(screen, "plan")[0] != ""
     assert "page 50 of 50" in page.locator("[data-count]").inner_text()
     screen.shot("plans-5000")
     screen.check()
+    _, opening_s = longest_task_s(browser, lambda: screen.open(f"/ui/plans?{QUESTION}&top=5000"))
+    acts = {
+        "sort": lambda: page.locator("[data-sort=memory]").click(),
+        "filter": lambda: page.locator("#filter").fill("tp=1 memory<70"),
+        "page": lambda: page.locator("[data-page]").last.click(),
+        "columns": lambda: show_column(page, "bubble"),
+    }
+    tasks_s = {"open": opening_s}
+    for name, act in acts.items():
+        _, tasks_s[name] = longest_task_s(browser, act)
+    print("longest task, ms of CPU:", {name: round(1e3 * s) for name, s in tasks_s.items()})
+    assert max(tasks_s.values()) < WIDE_TASK_S

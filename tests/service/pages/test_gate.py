@@ -72,6 +72,16 @@ def test_a_page_comes_with_its_policy_and_the_interface_with_its_own(service):
     )
 
 
+def test_pages_are_compressed_for_who_takes_it(service):
+    plain = service.ask("GET", "/ui/catalogue", headers={**HTML, "accept-encoding": "identity"})
+    small = service.ask("GET", "/ui/catalogue", headers={**HTML, "accept-encoding": "gzip"})
+    assert "content-encoding" not in plain.headers
+    assert small.headers["content-encoding"] == "gzip"
+    assert small.headers["vary"] == plain.headers["vary"] == "cookie, accept-encoding"
+    assert small.text == plain.text
+    assert int(small.headers["content-length"]) < len(plain.content) / 4
+
+
 def test_the_root_leads_browsers_to_the_page_and_programs_nowhere(service):
     led = service.ask("GET", "/", headers=HTML)
     assert (led.status_code, led.headers["location"]) == (307, "/ui")

@@ -35,6 +35,7 @@ def test_the_list_leads_to_every_calculator(page_at, dark, width):
 def test_calculators_are_whole_and_accessible(page_at, path, dark, width):
     screen = page_at(f"/ui/learn/{path}", dark=dark, width=width)
     if "nonsense" not in path:
+        screen.arrive()
         for plot in screen.page.locator(".plot").all():
             plot.scroll_into_view_if_needed()
         screen.page.wait_for_function(
@@ -48,6 +49,7 @@ def test_results_follow_sliders_and_keys_and_the_address_holds_them(page_at):
     screen = page_at("/ui/learn/pipeline")
     page = screen.page
     assert value_of(page, "Bubble, share of the step") == "27.27 %"
+    screen.arrive()
     page.wait_for_selector(".plot svg")
     slider = page.get_by_role("slider", name="Stages, slider", exact=True)
     slider.focus()
@@ -91,6 +93,31 @@ def test_a_fault_stands_beside_its_field_and_goes_again(page_at):
     assert field.get_attribute("aria-invalid") is None
     page.get_by_label("Device", exact=True).select_option("a100-sxm-80gb")
     page.wait_for_selector("#peak_flops_per_s[placeholder='312']")
+    screen.check()
+
+
+def test_a_figure_that_a_newer_answer_replaced_is_not_drawn(page_at):
+    # The library of figures is large: what asked for it may be gone when it comes.
+    screen = page_at("/ui/learn/volumes")
+    page = screen.page
+    held = []
+    page.route("**/*plotly*", lambda route: held.append(route))
+    page.goto(f"{screen.served.address}/ui/learn/tensor-parallel")
+    page.wait_for_selector("html[data-ready]", state="attached")
+    page.locator("main .plot").first.scroll_into_view_if_needed()
+    screen.arrive()
+    page.wait_for_function("() => document.querySelector('script[src*=plotly]')")
+    field = page.get_by_label("Tensor-parallel size t", exact=True)
+    field.fill("eight")
+    page.wait_for_function(
+        "() => document.querySelector('[data-headline]').innerText.startsWith('No result')"
+    )
+    for each in held:
+        each.continue_()
+    page.wait_for_function("() => window.Plotly")
+    field.fill("4")
+    page.wait_for_selector("#numbers-title")
+    screen.draw()
     screen.check()
 
 

@@ -1,13 +1,18 @@
 """What the page of plans shows of a result."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.solver.solve import solve
-from service.pages.listing import asked_by, list_columns_of, listing, pareto_rows
+from service.pages.answer.columns import MOST_SHOWN, keys_shown, list_columns_of
+from service.pages.answer.front import scales
+from service.pages.answer.listing import listing
+from service.pages.answer.nothing_fits import asked_by
+from service.pages.answer.scatter import pareto_rows
 
 POINTS = st.lists(st.tuples(st.integers(1, 9).map(float), st.integers(1, 9).map(float)))
 
@@ -37,7 +42,7 @@ def test_a_row_says_what_the_plan_says(result, found):
     for plan, row in zip(result.plans, found["rows"], strict=True):
         cells = dict(zip(keys, row, strict=True))
         assert (cells["rank"], cells["plan"]) == (plan.rank, plan.plan_id)
-        assert cells["step"] == pytest.approx(plan.step_time_s * 1e3, abs=0.051)
+        assert cells["step"] == pytest.approx(plan.step_time_s, abs=0.00051)
         assert cells["low"] <= cells["step"] <= cells["high"]
         assert cells["memory"] == pytest.approx(plan.breakdown.peak_bytes / 2**30, abs=0.051)
         assert (cells["tie"] == "tie") == (plan.tie and plan.rank > 1)
@@ -50,11 +55,30 @@ def test_columns_of_axes_that_no_plan_uses_are_left_out(result):
     assert {"rank", "plan", "tie", "step", "memory", "runs"} <= keys
 
 
+def test_the_layout_comes_first_the_hash_last_and_ten_columns_at_first(found):
+    columns = found["columns"]
+    keys = [column["key"] for column in columns]
+    assert (keys[0], keys[-1]) == ("layout", "plan")
+    shown = keys_shown(columns, ())
+    assert len(shown) == MOST_SHOWN == 10
+    assert shown == [key for key in keys if key in shown]
+    assert {"layout", "step", "low", "high", "memory", "mfu", "tokens", "plan"} <= set(shown)
+    assert keys_shown(columns, ("tp", "nothing", "pp")) == ["layout", "tp", "pp"]
+
+
+@pytest.mark.parametrize(("step_s", "unit", "cell"), [(1.25, "s", 1.25), (0.25, "ms", 250.0)])
+def test_step_times_have_the_unit_of_the_card(result, step_s, unit, cell):
+    plan = replace(result.plans[0], step_time_s=step_s)
+    columns = {c.key: c for c in list_columns_of(replace(result, plans=(plan,)))}
+    assert columns["step"].unit == columns["low"].unit == unit
+    assert columns["step"].value(plan) == pytest.approx(cell)
+
+
 def test_the_scatter_holds_all_plans_the_front_intervals_and_the_limit(result, found):
     traces = {trace["name"]: trace for trace in found["figure"]["figure"]["data"]}
     ids = {data[1] for trace in traces.values() for data in trace.get("customdata", ())}
     assert ids == {plan.plan_id for plan in result.plans}
-    best = traces["front"]
+    best = traces["Pareto front"]
     assert all(y > 0 for y in best["error_x"]["array"])
     assert best["x"] == sorted(best["x"])
     assert best["y"] == sorted(best["y"], reverse=True)
@@ -62,7 +86,7 @@ def test_the_scatter_holds_all_plans_the_front_intervals_and_the_limit(result, f
     assert traces[f"usable memory, {round(limit, 1):g} GiB"]["y"][0] == pytest.approx(
         limit, abs=0.06
     )
-    assert "front" in found["figure"]["says"]
+    assert "Pareto front" in found["figure"]["says"]
     json.dumps(found, allow_nan=False)
 
 
@@ -74,7 +98,6 @@ def test_the_words_for_the_first_plan_are_true():
     fastest = min(result.plans, key=lambda plan: plan.step_time_s)
     assert fastest is not first
     found = listing(result)
-    assert found["called"] == "Recommended"
     said = found["figure"]["says"]
     assert f"The fastest of 30 plans takes {fastest.step_time_s:.4g} s and" in said
     assert f"the recommended one, which ties with it, takes {first.step_time_s:.4g} s" in said
@@ -87,9 +110,42 @@ def test_the_words_for_the_first_plan_are_true():
 def test_a_front_recommends_none_of_its_plans():
     pins = {"zero": 1, "mbs": 1}
     found = listing(solve("llama3-8b", "h100-x8", pins=pins, pareto=["step_time", "memory"]))
-    assert found["called"] == "First of the front"
     assert "by step_time and memory no plan is better" in found["order"]
     assert "recommended" not in found["figure"]["says"] + found["order"]
+
+
+def test_the_drawing_has_the_points_of_the_scatter(result, found):
+    drawn, traces = found["front"], {t["name"]: t for t in found["figure"]["figure"]["data"]}
+    assert drawn["front"].count("M") == len(traces["Pareto front"]["x"])
+    assert drawn["others"].count("M") == len(traces["other plans"]["x"])
+    assert drawn["ties"].count("M") == sum(plan.tie for plan in result.plans) - 1
+    assert drawn["first"].count("M") == 1
+    assert drawn["stairs"].count("M") == 1
+    assert drawn["stairs"].count("V") == drawn["front"].count("M") - 1
+
+
+def test_scales_of_the_drawing_by_hand():
+    time, memory = scales([(10.0, 30.0), (20.0, 50.0)], 70.0)
+    # 0.6 of room on both sides of 10 to 20, and 3.2 on both sides of 30 to 70.
+    assert [time.place(x) for x in (9.4, 15.0, 20.6)] == [0.0, 500.0, 1000.0]
+    assert [memory.place(x) for x in (26.8, 50.0, 73.2)] == [0.0, 500.0, 1000.0]
+    assert (time.ticks, memory.ticks) == ([10, 12, 14, 16, 18, 20], [30, 40, 50, 60, 70])
+    wide, _ = scales([(1.0, 1.0), (100.0, 2.0)], 3.0)
+    assert wide.ticks == [1.0, 3.0, 10.0, 30.0, 100.0]
+    assert wide.place((0.94 * 106.0) ** 0.5) == 500.0
+
+
+def test_memory_that_is_missing_is_not_called_illegal():
+    """Weights that exceed the memory break a rule before anything is priced: MEM000."""
+    nothing = listing(solve("llama3-405b", "h100-x8"))["nothing"]
+    codes = {part["code"] for conflict in nothing["conflicts"] for part in conflict}
+    assert codes == {"MEM000"}
+    assert nothing["title"] == "Nothing fits"
+    assert "legal" not in nothing["says"]
+    assert nothing["closest"]["over_gib"] > 0.0
+    illegal = listing(solve("llama3-8b", "h100-x8", pins={"tp": 8, "pp": 8}))["nothing"]
+    assert (illegal["title"], illegal["closest"]) == ("No plan", None)
+    assert "legal" in illegal["says"]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """Pages as functions of their address, computed in this process."""
 
+import asyncio
 import html
 import json
 import re
@@ -7,7 +8,7 @@ import re
 import pytest
 
 from service.handlers.problems import Refusal
-from service.pages.examples import examples, said_first, sweeps
+from service.pages.examples import examples, gpus, said_first, sweeps
 from service.pages.question import name_of, question_query
 from service.pages.render import json_in_script
 from service.pages.views.solve import draft_of, request_of, upload_name
@@ -30,7 +31,7 @@ def scripts(html: str) -> list[str]:
 def test_the_first_page_names_all_views():
     found = text(page("/ui"))
     for title in (
-        "Solve",
+        "New search",
         "Plans",
         "One plan",
         "Compare",
@@ -48,7 +49,7 @@ def test_plans_of_a_question():
     assert "tp=1" in found
     assert found.count('name="plan"') > 3
     assert "Why it is first" in found
-    assert len(scripts(found)) == 2  # ours and Plotly's
+    assert len(scripts(found)) == 1  # ours; it loads Plotly when a figure is seen
     again = text(page(f"/ui/plans?{QUESTION}"))
     assert again == found
 
@@ -59,7 +60,8 @@ def test_plans_sorted_and_filtered_by_the_address():
     rows = re.findall(r"<tr[^>]*><td[^>]*><input.*?</tr>", found)
     assert rows
     assert 'aria-sort="descending"' in found
-    place = re.findall(r'data-sort="([\w-]+)"', found).index("memory") + 1
+    heads = re.findall(r'<th scope="col"([^>]*)><a class="sort" data-sort="([\w-]+)"', found)
+    place = [key for more, key in heads if "hidden" not in more].index("memory") + 1
     memory = [
         float(re.findall(r"<t[dh].*?</t[dh]>", row)[place].split(">")[1].split("<")[0])
         for row in rows
@@ -68,7 +70,7 @@ def test_plans_sorted_and_filtered_by_the_address():
 
 
 def test_plans_without_a_question_say_how_to_ask():
-    assert "It needs a question first" in text(page("/ui/plans"))
+    assert "It needs a model and a cluster first" in text(page("/ui/plans"))
 
 
 def test_the_answer_as_files_is_that_of_the_command_line():
@@ -123,6 +125,73 @@ def test_a_form_that_is_right_leads_to_the_plans():
         "/ui/plans?model=llama3-8b&cluster=h100-x8&pin=split%3Deven&max=tp%3D4"
         "&set=training.global_batch%3D64&only=mbs%3D1%2C2"
     )
+
+
+def test_four_fields_ask_for_plans():
+    asked = form(
+        model_example="llama3-8b",
+        cluster_gpu="h100",
+        cluster_count="1,024",
+        seq="4096",
+        batch="512",
+    )
+    found = page("/ui/solve", "POST", form=asked)
+    address = found.headers["location"]
+    assert (found.status, address) == (
+        303,
+        "/ui/plans?model=llama3-8b&cluster=1024xh100&set=training.seq_len%3D4096"
+        "&set=training.global_batch%3D512",
+    )
+    back = text(page(address.replace("/ui/plans", "/ui/solve")))
+    for field, value in (
+        ("model_example", "llama3-8b"),
+        ("cluster_gpu", "h100"),
+        ("cluster_count", "1024"),
+        ("seq", "4096"),
+        ("batch", "512"),
+    ):
+        assert re.search(rf'name="{field}"[^>]* value="{value}"', back)
+    assert '<details class="advanced">' in back
+
+
+def test_an_uploaded_config_on_64_gpus_takes_three_fields():
+    from service.pages.visit import Upload
+
+    config = (ROOT / "examples/imports/mixtral-8x7b-config.json").read_text()
+    files = {"model_file": Upload("config.json", config)}
+    sent = form(model_source="example", cluster_gpu="H100", cluster_count="64", do="solve")
+    found = page("/ui/solve", "POST", form=sent, files=files)
+    assert found.status == 303
+    asked = visit(found.headers["location"]).question()
+    assert asked is not None
+    assert asked["cluster"] == "64xH100"
+    assert asked["model"] == {"text": config, "name": "config.json"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"cluster_gpu": "h101", "cluster_count": "64"}, "did you mean h100"),
+        ({"cluster_gpu": "h100", "cluster_count": "63"}, "56 or 64"),
+        ({"cluster_gpu": "h100", "cluster_count": "many"}, "is no number of GPUs"),
+        ({"cluster_gpu": "", "cluster_count": "8"}, "is no name of a GPU"),
+        ({"cluster_gpu": "h100", "cluster_count": "8", "model_example": "lama3-8b"}, "llama3-8b"),
+        ({"cluster_gpu": "h100", "cluster_count": "8", "seq": "long"}, "training.seq_len"),
+    ],
+)
+def test_unknown_names_and_counts_are_said_with_what_exists(fields, words):
+    asked = {"model_example": "llama3-8b", **fields}
+    found = page("/ui/solve", "POST", form=form(**asked))
+    assert found.status == 422
+    assert words in html.unescape(text(found))
+    for name, value in asked.items():
+        assert re.search(rf'name="{name}"[^>]* value="{value}"', text(found))
+
+
+def test_every_gpu_of_the_list_is_understood():
+    for name, _ in gpus():
+        read = Answering().call("check-spec", {"document": f"16x{name}"}, visit("/ui").caller)
+        assert json.loads(asyncio.run(read).payload)["kind"] == "cluster"
 
 
 def test_a_text_that_is_wrong_is_shown_with_its_line():
@@ -193,9 +262,10 @@ def test_a_wrong_pin_brings_the_form_back_as_it_was_filled_in(do):
             ("more", "split=even"),
         ):
             assert re.search(f'name="{field}" value="{re.escape(value)}"', kept)
-        for chosen in ("p5e-x128", "energy", "200"):
+        assert re.search('name="cluster_example"[^>]* value="p5e-x128"', kept)
+        for chosen in ("energy", "200"):
             assert re.search(rf'<option[^>]*"?{chosen}"? selected|<option selected>{chosen}', kept)
-    assert "read from mine.json" in kept
+    assert 'data-read="model">mine.json<' in kept
 
 
 def test_contradicting_pins_are_said_and_none_is_dropped():
@@ -228,7 +298,7 @@ def test_contradicting_pins_are_said_and_none_is_dropped():
         ({"axis_tp": "8", "more": "tp<=4"}, "more", "tp=8 and tp<=4 contradict each other"),
         ({"objective": "cost"}, "objective", "cost needs a price"),
         ({"deadline": "30d", "set": "training.tokens=null"}, "deadline", "needs the tokens"),
-        ({"within": "1.05"}, "within", "Within belongs to Objective memory"),
+        ({"within": "1.05"}, "within", "Allowed slowdown belongs to Objective memory"),
         ({"objective": "energy", "pareto": "step_time,memory"}, "pareto", "ask for two answers"),
         ({"step_limit_s": "soon"}, "step_limit_s", "'soon' is not a number"),
         ({"pool": "b200"}, "pool", "the cluster has no pool 'b200'"),
@@ -301,7 +371,7 @@ def test_an_uploaded_config_is_read_as_the_command_line_reads_it(tmp_path):
     shape = load_model(path).shape
     assert f"{shape.layers} layers" in text(found)
     assert text(found).count("assumed training.seq_len = ") == 1
-    assert "read from mixtral-8x7b-config.json" in text(found)
+    assert 'data-read="model">mixtral-8x7b-config.json<' in text(found)
 
 
 def test_a_cluster_in_the_place_of_a_model_is_said():
@@ -461,6 +531,8 @@ def test_a_sweep_is_drawn_with_the_charts_of_reports():
     )
     report = call(REPORT_CALL, {"result": answer})
     assert "Fastest" in report["headline"] or "fastest" in report["headline"]
+    assert len(report["lead"]) == 3
+    assert report["lead_chart"]["key"] == "lead"
     keys = [section["key"] for section in report["sections"]]
     assert "axes" in keys
     assert report["points"]["n_rows"] == 3

@@ -13,7 +13,9 @@ ADDRESS = "/ui/plan?model=llama3-8b&cluster=h100-x8&pin=tp=2&pin=pp=2&plan=1"
 FIGURES = (
     "waterfall",
     "memory",
+    "memory-course",
     "timeline",
+    "reached",
     "compute-roofline",
     "communication-roofline",
     "elasticities",
@@ -125,6 +127,7 @@ def test_figures_are_drawn(page_at, dark, width):
     screen = page_at(ADDRESS, dark=dark, width=width)
     page = screen.page
     page.wait_for_selector("#waterfall")
+    screen.arrive()
     for key in FIGURES:
         page.locator(f"#{key}").scroll_into_view_if_needed()
         page.wait_for_selector(f"#{key} .main-svg")
@@ -139,6 +142,7 @@ def test_a_block_of_the_step_says_what_it_is_and_the_step_zooms(page_at):
 
     screen = page_at(ADDRESS)
     page = screen.page
+    screen.arrive()
     for key in FIGURES:  # all of them: one that is drawn later moves those below it
         page.locator(f"#{key}").scroll_into_view_if_needed()
         page.wait_for_selector(f"#{key} .main-svg")
@@ -190,8 +194,9 @@ def test_it_says_first_what_binds_and_its_numbers_open(page_at):
         assert card.locator(".value").text_content().strip()
         page.keyboard.press("Escape")
         card.wait_for(state="hidden")
-    names = page.locator(".tiles span").all_text_contents()
-    assert names.index("HFU") == names.index("MFU") + 1
+    names = page.locator(".facts dt").all_text_contents()
+    place = names.index("Model FLOPs utilization")
+    assert names[place + 1] == "Hardware FLOPs utilization"
     assert not screen.complaints
 
 
@@ -200,7 +205,7 @@ def test_it_says_first_what_binds_and_its_numbers_open(page_at):
 def test_numbers_open_by_keyboard_and_ranks_take_colours(page_at, script):
     screen = page_at(ADDRESS, script=script, wait="#waterfall")
     page = screen.page
-    page.locator(".tiles button").first.focus()
+    page.locator(".facts button[popovertarget=card-step-time]").first.focus()
     page.keyboard.press("Enter")
     card = page.locator("#card-step-time")
     card.wait_for(state="visible")
@@ -214,6 +219,26 @@ def test_numbers_open_by_keyboard_and_ranks_take_colours(page_at, script):
     assert not page.locator(".a-tp").first.is_visible()
     page.locator("#memory summary").click()
     assert page.locator("#memory tr.marked").count() == 1
+    assert not screen.complaints
+
+
+@pytest.mark.page
+def test_the_timeline_zooms_to_one_micro_batch_and_back(page_at):
+    screen = page_at(ADDRESS, wait="#drawn")
+    page = screen.page
+    page.locator("#drawn").scroll_into_view_if_needed()
+    screen.arrive()
+    page.wait_for_selector("#timeline .plot[data-drawn]")
+    shown = "() => document.querySelector('#timeline .plot').layout.xaxis.range"
+    span = "() => 1.5 * document.querySelector('#timeline .plot').given.layout.meta.micro_batch"
+    low, high = page.evaluate(shown)
+    page.get_by_role("button", name="One micro-batch").click()
+    near, far = page.evaluate(shown)
+    assert far - near == pytest.approx(page.evaluate(span))
+    width = page.locator("[data-minimap] i").evaluate("(each) => parseFloat(each.style.width)")
+    assert width == pytest.approx(100 * (far - near) / (high - low), rel=0.1)
+    page.get_by_role("button", name="Whole step").click()
+    assert page.evaluate(shown) == pytest.approx([low, high])
     assert not screen.complaints
 
 

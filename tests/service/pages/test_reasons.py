@@ -117,7 +117,7 @@ def test_compare_shows_up_to_four_plans_in_their_order_each_against_the_first() 
 
 
 def test_compare_asks_for_what_is_missing() -> None:
-    assert "It needs a question first" in shown("/ui/compare")
+    assert "It needs a model and a cluster first" in shown("/ui/compare")
     assert 'name="plan" value="2"' in shown(f"/ui/compare?{QUESTION}")
     with pytest.raises(Refusal) as refused:
         page(f"/ui/compare?{QUESTION}&plan=1&plan={HOSTILE}")
@@ -343,7 +343,7 @@ def test_the_walk_shows_every_step_and_its_end() -> None:
         assert step["question"] in answer
         assert f"<p>{conclusion(step)}.</p>" in answer
     assert answer.count(">taken<") == sum(step["chosen"] is not None for step in found["steps"])
-    assert "It needs a question first" in shown("/ui/walk")
+    assert "It needs a model and a cluster first" in shown("/ui/walk")
 
 
 # In a browser
@@ -357,7 +357,7 @@ def test_the_walk_shows_every_step_and_its_end() -> None:
 def test_in_a_browser(page_at, path, dark, width):  # type: ignore[no-untyped-def]
     screen = page_at(path, dark=dark, width=width)
     if path in ("/ui/accuracy", "/ui/cases"):
-        screen.page.wait_for_selector(".plot .main-svg")
+        screen.draw()
     screen.shot(f"{path.strip('/').replace('/', '-')}-{'dark' if dark else 'light'}-{width}")
     screen.check()
 
@@ -370,7 +370,7 @@ def test_two_ticked_plans_are_compared(page_at):  # type: ignore[no-untyped-def]
     boxes.nth(1).check()
     screen.page.locator("[data-compare]").click()
     screen.page.wait_for_selector(".headline", timeout=60_000)
-    screen.page.wait_for_selector(".plot .main-svg")
+    screen.draw()
     screen.shot("compare")
     screen.page.set_viewport_size({"width": 390, "height": 900})
     screen.check()

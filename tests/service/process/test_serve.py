@@ -28,6 +28,7 @@ from service.process.serve import (
     check_tls,
     listening,
     only_hosts,
+    probe_listener,
     serve_forever,
     start_auth,
 )
@@ -75,6 +76,21 @@ def test_what_is_wrong_is_said_before_anything_starts(declared, tmp_path, option
     found = CliRunner().invoke(cli.app, given)
     assert isinstance(found.exception, UsageError), found.exception
     assert said in str(found.exception)
+
+
+def test_a_usual_port_of_probes_that_is_taken_stops_nothing(monkeypatch):
+    with listening(Serving(port=0)) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr("service.process.serve.PROBE_PORT", port)
+        assert probe_listener(Serving()) is None
+        assert probe_listener(Serving(probe_port=0)) is None
+        with pytest.raises(UsageError, match=f"port {port}"):
+            probe_listener(Serving(probe_port=port))
+    with probe_listener(Serving()) as free:
+        assert free.getsockname()[1] == port
+    with pytest.raises(UsageError, match="as another one is"):
+        check_ports(Serving(port=8001, grpc_port=8002, probe_port=8002))
 
 
 def test_files_of_tls_that_cannot_be_used_are_named(tmp_path):

@@ -3,6 +3,8 @@
 import asyncio
 import io
 import json
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -13,6 +15,7 @@ from service.access.auth import Auth, read_tokens
 from service.access.caller import ROLES
 from service.engine import Engine
 from service.handlers.calls import CALLS
+from service.handlers.problems import Refusal
 from service.http.exchange import Operation, etag_matches, wait_s
 from service.rest.application import Rest
 from service.rest.operations import OPERATIONS
@@ -402,7 +405,7 @@ def test_every_operation_lets_in_the_roles_that_its_document_names(service, oper
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_job_needs_the_role_of_its_call(service, role):
+def test_a_job_needs_the_role_solve_and_that_of_its_call(service, role):
     async def statuses(client: httpx.AsyncClient) -> dict[str, int]:
         found = {}
         for name in CALLS:
@@ -412,7 +415,7 @@ def test_a_job_needs_the_role_of_its_call(service, role):
 
     token = next(token for (_, has), token in TOKENS.items() if has == role)
     for name, status in service(statuses, token=token).items():
-        allowed = ROLES.index(role) >= ROLES.index(CALLS[name].role)
+        allowed = role != "read"
         assert status == (202 if allowed else 403), name
 
 
@@ -651,3 +654,100 @@ def test_a_configured_tracer_gets_a_span_for_every_request(service):
             "planner.request_id": "span-1",
         }
     ]
+
+
+def test_a_second_authorization_is_refused(service):
+    two = [("authorization", f"Bearer {SUE}"), ("authorization", "Bearer x")]
+    found = service.ask("GET", "/v1/version", token="", headers=two)
+    problem(found, 400, "malformed")
+
+
+def test_who_only_reads_submits_no_job(service):
+    ann = TOKENS["ann", "read"]
+    body = {"call": "rules", "request": {}}
+    problem(service.ask("POST", "/v1/jobs", json=body, token=ann), 403, "not-allowed")
+    assert service.ask("POST", "/v1/jobs", json=body).status_code == 202
+
+
+def test_what_a_path_of_two_kinds_allows(service):
+    cancel, job = "/v1/jobs/abc:cancel", "/v1/jobs/abc"
+    for method, path, allowed in (("OPTIONS", cancel, "POST"), ("GET", cancel, "POST")):
+        found = service.ask(method, path)
+        problem(found, 405, "wrong-method")
+        assert found.headers["allow"] == allowed
+    assert service.ask("OPTIONS", job).headers["allow"] == "GET"
+
+
+def test_a_store_that_is_away_makes_the_service_unready_within_a_second(service, monkeypatch):
+    endpoint_ready_s = 1.1  # an answer of /readyz holds for one second
+    went_on = threading.Event()
+    time.sleep(endpoint_ready_s)
+    monkeypatch.setattr(service.engine._store, "check_writable", lambda: went_on.wait(20.0))
+    begun_s = time.monotonic()
+    found = service.ask("GET", "/readyz", token="")
+    waited_s = time.monotonic() - begun_s
+    problem(found, 503, "store-unavailable")
+    assert waited_s < 1.0
+    went_on.set()
+    monkeypatch.undo()
+    time.sleep(endpoint_ready_s)
+    assert service.ask("GET", "/readyz", token="").status_code == 200
+
+
+def test_a_removed_token_ends_its_streams(tmp_path):
+    async def removed() -> list[str]:
+        async with inline_engine(tmp_path) as engine:
+            both = read_tokens(f"sue solve {SUE}\ntom solve {TOKENS['tom', 'solve']}", "tokens")
+            auth = Auth(both)
+            caller = auth.caller(f"Bearer {SUE}")
+            engine._job_pool.held.clear()
+            job = await engine.submit("solve", {"n": 5}, caller)
+            seen = []
+            try:
+                async for event in engine.watch(job.job_id, caller):
+                    seen.append(str(event.data.get("state")))
+                    auth.replace(both[1:])
+            except Refusal as refusal:
+                seen.append(refusal.code)
+            engine._job_pool.held.set()
+            return seen
+
+    assert asyncio.run(removed())[-1] == "unauthenticated"
+
+
+def test_a_scale_is_waited_for_where_the_caller_says_how_long(service):
+    def ask(prefer: str | None) -> httpx.Response:
+        headers = {} if prefer is None else {"prefer": prefer}
+        return service.ask("POST", "/v1/plans:scale", json={"n": 23}, headers=headers)
+
+    service.engine._job_pool.held.clear()
+    late = ask("wait=0.05")
+    assert (late.status_code, late.headers["preference-applied"]) == (202, "wait")
+    assert late.headers["location"].endswith(late.json()["job_id"])
+    service.engine._job_pool.held.set()
+    first = ask("wait=20")
+    assert (first.status_code, first.json()["square"]) == (200, 529)
+    assert first.headers["preference-applied"] == "wait"
+    n_jobs = service.engine.snapshot().counts["jobs_accepted"]
+    again = ask("wait=1")
+    assert (again.status_code, again.content) == (200, first.content)
+    assert again.headers["etag"] == first.headers["etag"]
+    assert again.headers["cache-status"] == "planner; hit"
+    assert service.engine.snapshot().counts["jobs_accepted"] == n_jobs  # from memory
+    assert ask(None).status_code == 202  # who does not wait gets what it always got
+    assert ask("wait=2, respond-async").status_code == 202
+
+
+def test_who_cannot_wait_any_more_is_told_the_job(service, monkeypatch):
+    from service.access.admission import overloaded
+
+    async def refused(*given: Any) -> Any:
+        raise overloaded("too many streams", 1.0)
+        yield
+
+    monkeypatch.setattr(service.engine, "watch", refused)
+    service.engine._job_pool.held.clear()
+    headers = {"prefer": "wait=5"}
+    found = service.ask("POST", "/v1/plans:scale", json={"n": 29}, headers=headers)
+    service.engine._job_pool.held.set()
+    assert (found.status_code, found.json()["call"]) == (202, "scale")

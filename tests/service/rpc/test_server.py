@@ -31,9 +31,10 @@ from service.rpc import gate as grpc_gate
 from service.rpc import methods as grpc_methods
 from service.rpc import server as grpc_server
 from service.rpc.convert import body_of, message_of, to_dict
-from service.rpc.gate import address_of, time_left
+from service.rpc.gate import address_of, authorization_of, time_left
 from service.rpc.server import GrpcEndpoint, bound, credentials_of, start_server
 from service.rpc.status import MOST_BYTES, status_details, status_of
+from service.settings.certificates import Certificates
 from service.settings.serving import Serving
 from service.telemetry import logs
 from service.telemetry.metrics import Metrics
@@ -533,6 +534,73 @@ def test_the_example_of_the_docs_solves_through_reflection(ask):
     assert "square" in ask.service(served())
 
 
+def test_reflection_is_there_in_both_versions(ask):
+    from grpc_reflection.v1alpha import reflection_pb2
+
+    asked = (
+        reflection_pb2.ServerReflectionRequest(list_services=""),
+        reflection_pb2.ServerReflectionRequest(
+            file_containing_symbol="grpc.reflection.v1.ServerReflection"
+        ),
+    )
+    engine = ask.service.engine
+
+    async def told(version: str) -> tuple[list[str], int]:
+        server = bound(engine, Auth(), SETTINGS, Metrics(engine), GrpcEndpoint("127.0.0.1:0"))
+        await server.start()
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            method = channel.stream_stream(
+                f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+                reflection_pb2.ServerReflectionRequest.SerializeToString,
+                reflection_pb2.ServerReflectionResponse.FromString,
+            )
+            names, file = [answer async for answer in method(iter(asked))]
+        await server.stop(0.5)
+        services = [each.name for each in names.list_services_response.service]
+        return services, len(file.file_descriptor_response.file_descriptor_proto)
+
+    old, new = ask.service(told("v1alpha")), ask.service(told("v1"))
+    assert old == new
+    assert set(old[0]) == {
+        "planner.v1.Planner",
+        "grpc.health.v1.Health",
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    }
+    assert new[1] == 1
+
+
+def test_health_lists_every_name(ask):
+    from grpc_health.v1 import health_pb2
+
+    from service.rpc.standard_services import HealthListResponse
+
+    engine = ask.service.engine
+
+    async def listed() -> dict[str, int]:
+        server = bound(engine, Auth(), SETTINGS, Metrics(engine), GrpcEndpoint("127.0.0.1:0"))
+        await server.start()
+        async with grpc.aio.insecure_channel(server.address) as channel:
+            method = channel.unary_unary(
+                "/grpc.health.v1.Health/List", None, HealthListResponse.FromString
+            )
+            answer = await method(b"")
+        await server.stop(0.5)
+        return {name: each.status for name, each in answer.statuses.items()}
+
+    serving = health_pb2.HealthCheckResponse.SERVING
+    assert ask.service(listed()) == {"": serving, "planner.v1.Planner": serving}
+
+
+def test_a_second_authorization_in_the_metadata_is_refused():
+    two = (("authorization", "Bearer a"), ("x", "y"), ("authorization", "Bearer b"))
+    with pytest.raises(Refusal) as found:
+        authorization_of(two)
+    assert found.value.status == 400
+    assert authorization_of(two[:2]) == "Bearer a"
+    assert authorization_of(()) is None
+
+
 # Starting
 
 
@@ -589,7 +657,7 @@ def test_tls_asks_for_certificates_of_the_given_authority(service, tmp_path):
                 Auth(),
                 SETTINGS,
                 service.metrics,
-                GrpcEndpoint("127.0.0.1:0", credentials_of(serving)),
+                GrpcEndpoint("127.0.0.1:0", credentials_of(serving, Certificates(serving))),
             )
             await server.start()
             known = grpc.ssl_channel_credentials(authority, secret, authority)
@@ -604,7 +672,7 @@ def test_tls_asks_for_certificates_of_the_given_authority(service, tmp_path):
             await server.stop(0.5)
 
     service(served())
-    assert credentials_of(Serving()) is None
+    assert credentials_of(Serving(), Certificates(Serving())) is None
 
 
 def test_a_start_listens_where_it_is_told(service):

@@ -40,9 +40,11 @@ def report_after_training():
     def train_and_say(self, *args, **kwargs):
         result = train(self, *args, **kwargs)
         weights = list(self.model.parameters())
+        reference = getattr(self, "ref_model", None)
         line = {
             "trained": held([w for w in weights if w.requires_grad]),
             "frozen": held([w for w in weights if not w.requires_grad]),
+            "reference": held(list(reference.parameters())) if reference else [0, 0],
             "losses": [row["loss"] for row in self.state.log_history if "loss" in row],
             "tokens": [row["num_tokens"] for row in self.state.log_history if "num_tokens" in row],
             "world_size": self.accelerator.num_processes,

@@ -24,7 +24,7 @@ from planner.render.answers.bottleneck import (
 from planner.render.plan_view.cards import Amount, CardNumber, Deck, Derivation, Label, Words
 from planner.render.plan_view.quantities import exact, total
 
-PRICED = "planner.analyze.bottleneck_levers: the plan priced anew with this change alone"
+PRICED = "planner.analyze.bottleneck_levers: the same plan with this change alone"
 CUT = (
     "planner.analyze.bottleneck.parts_s: the terms of the step; computing is cut in the "
     "proportion of the"
@@ -153,7 +153,7 @@ class _Cards:
                 else "1 − step without recomputation / step",
                 f"{a} / {b} − 1" if down else f"1 − {a} / {b}",
                 "planner.analyze.elasticities.more_memory: the same layout without "
-                "recomputation, priced anew",
+                "recomputation, evaluated separately",
             ),
         )
 

@@ -77,7 +77,7 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
     low, high = interval_of(plan.interval_regime, calibration)
     regime = regime_words(plan.interval_regime)
     source = (
-        "planner.solver.calibration.intervals: quantiles of measured over predicted steps of runs"
+        "planner.solver.calibration.intervals: quantiles of measured over predicted steps of"
         f" {regime}; {calibration_words(calibration)}"
     )
     p10, p90 = (
@@ -173,9 +173,9 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
         ),
     )
     return (
-        Fact("Step time", (step, ", in most cases between ", p10, " and ", p90)),
-        Fact("How sure", (Label("8 of 10"), f" measured plans {regime} lie in that range")),
-        Fact("Throughput", (rate, ", ", each, " a device")),
+        Fact("Step time", (step, ", ", Label("80 %"), " interval ", p10, " to ", p90)),
+        Fact("Interval", (Label("80 %"), f" prediction interval, from measured plans {regime}")),
+        Fact("Throughput", (rate, ", ", each, " per GPU")),
         Fact("Model FLOPs utilization", utilization),
         Fact("Hardware FLOPs utilization", hardware),
         Fact("Waiting", (idle, " idle in the pipeline, ", waits, " for the network")),
@@ -566,7 +566,7 @@ def _run_with_failures(
             method="goodput",
         ),
     )
-    facts = [Fact("Failures", ("one in ", mtbf, ", ", share, " of the time trains"))]
+    facts = [Fact("Failures", ("one every ", mtbf, "; ", share, " of time is productive"))]
     if run.expected_s is not None and plan.training_s is not None:
         length = deck.add(
             "expected-time",
@@ -656,7 +656,7 @@ def _run_with_failures(
 DEGREES = {
     "tp": "ranks that share every layer (tensor parallelism)",
     "pp": "stages of the pipeline",
-    "dp": "copies with other data (data parallelism)",
+    "dp": "data-parallel replicas",
     "cp": "ranks that share a sequence (context parallelism)",
     "ep": "ranks that hold different experts (expert parallelism)",
     "etp": "ranks that share every expert",

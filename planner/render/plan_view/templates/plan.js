@@ -22,19 +22,49 @@
     in: (a, b) => [a + (b - a) / 4, b - (b - a) / 4], out: (a, b) => [a - (b - a) / 2, b + (b - a) / 2],
     back: (a, b) => [a - (b - a) / 2, b - (b - a) / 2], on: (a, b) => [a + (b - a) / 2, b + (b - a) / 2],
   };
+  // One micro-batch and a little beside it: at the begin of the first window, in the middle of the
+  // second, at the end of the last.
+  function micro(given, place, low, high) {
+    const n = given.meta.windows.length, span = 1.5 * given.meta.micro_batch;
+    const start = low + (n > 1 ? place / (n - 1) : 0.5) * Math.max(0, high - low - span);
+    return [start, start + span];
+  }
+  // Where the windows lie in the whole step, and what is seen of each.
+  function minimap(box, plot) {
+    const map = box.querySelector("[data-minimap]");
+    const { meta } = plot.given.layout;
+    const place = (each, [a, b]) => {
+      each.style.left = 100 * Math.max(0, a) / meta.end + "%";
+      each.style.width = 100 * (Math.min(b, meta.end) - Math.max(0, a)) / meta.end + "%";
+      return each;
+    };
+    const parts = meta.windows.map((window, i) => place(Object.assign(document.createElement("span"), { textContent: meta.names[i] }), window));
+    const seen = meta.windows.map(() => document.createElement("i"));
+    map.replaceChildren(...parts, ...seen);
+    const follow = () => seen.forEach((each, i) => place(each, plot.layout["xaxis" + (i ? i + 1 : "")].range));
+    plot.on("plotly_relayout", follow);
+    follow();
+  }
+  document.addEventListener("planner:drawn", (event) => {
+    const plot = event.target;
+    if (!plot.given || !plot.given.layout.meta) return;
+    const box = document.querySelector('[data-zoom="' + plot.dataset.figure.replace(/-data$/, "") + '"]');
+    if (box) minimap(box, plot);
+  });
   function zooms() {
     all("[data-zoom]").forEach((box) => {
       const plot = document.querySelector(`.plot[data-figure="${box.dataset.zoom}-data"]`);
       box.hidden = false;
-      const given = JSON.parse(document.getElementById(plot.dataset.figure).textContent).layout;
-      const axes = Object.keys(given).filter((name) => /^xaxis\d*$/.test(name));
       box.addEventListener("click", (event) => {
         const by = event.target.dataset && event.target.dataset.by;
-        if (!by || !plot.layout) return;
+        if (!by || !plot.given) return;
+        const given = plot.given.layout; // as it was drawn at first
+        const axes = Object.keys(given).filter((name) => /^xaxis\d*$/.test(name));
         const change = {};
         axes.forEach((axis) => {
           const [low, high] = given[axis].range;
-          let [a, b] = by === "all" ? [low, high] : STEPS[by](...plot.layout[axis].range);
+          let [a, b] = by === "all" ? [low, high] : by === "micro" ? micro(given, axes.indexOf(axis), low, high)
+            : STEPS[by](...plot.layout[axis].range);
           if (b - a >= high - low) [a, b] = [low, high];
           const over = Math.min(0, a - low) || Math.max(0, b - high); // stays within the step
           change[axis + ".range"] = [a - over, b - over];

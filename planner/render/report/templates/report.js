@@ -19,21 +19,31 @@
     if (!grid || grid.columns < 2) return thin;
     return { ...thin, grid: { ...grid, rows: grid.columns, columns: 1 }, height: layout.height * 0.85 * grid.columns };
   }
+  // Fills are those of the legend: on dark each has its twin.
+  function coloured(part) {
+    if (!(dark.matches && !printing)) return part;
+    const twins = themes.twins;
+    return JSON.parse(JSON.stringify(part).replace(/#[0-9a-f]{6}/g, (hex) => twins[hex] || hex));
+  }
   function draw(plot) {
     if (drawn.has(plot)) return;
     drawn.add(plot);
-    const figure = read(plot.dataset.figure);
+    const figure = coloured(read(plot.dataset.figure));
     const layout = fitted(figure.layout);
+    plot.given = { layout: structuredClone(figure.layout) }; // Plotly changes what it draws
     plot.style.height = layout.height + "px";
-    Plotly.newPlot(plot, figure.data, { ...layout, template: template() }, {
+    Plotly.newPlot(plot, figure.data, { ...layout, uirevision: "kept", template: template() }, {
       responsive: true, displaylogo: false, plotlyServerURL: "", showSendToCloud: false,
       modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
-    });
+    }).then(() => plot.dispatchEvent(new CustomEvent("planner:drawn", { bubbles: true })));
   }
   function recolour() {
     // Paper is narrower than most windows, and tells no script how wide it is.
     const width = printing ? { width: 660, autosize: false } : { width: null, autosize: true };
-    drawn.forEach((plot) => Plotly.relayout(plot, { template: template(), ...width }));
+    drawn.forEach((plot) => {
+      const figure = coloured(read(plot.dataset.figure));
+      Plotly.react(plot, figure.data, { ...fitted(figure.layout), uirevision: "kept", template: template(), ...width });
+    });
   }
   if ("IntersectionObserver" in window) {
     const seen = new IntersectionObserver((entries) => {

@@ -16,6 +16,8 @@ from planner.specs.yaml.document import Document, KeyPath, close_names, path_tex
 from planner.units import shown_value
 
 _ABSENT = object()
+ODD_VALUES = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+"""What computing with values of other types than were meant may raise."""
 _OTHER_TOWERS = (
     "vision_config",
     "audio_config",
@@ -116,12 +118,44 @@ class Config:
             return Found(section[key], path_text(path), path)
         missing = f"no {names[0]} in the file" if names else ""
         if name in self.rules.computed:
-            value = self.rules.computed[name](lambda other: self.look(other).value)
+            value = self._computed(name)
             return Found(value, f"computed as in every {self.name}: {missing}", None)
         if self.by_fields:
             return Found(self.defaults.get(name), missing or "no key says it", None)
         text = f"default of {self.name}" + f": {missing}" * bool(missing)
         return Found(self.defaults.get(name), text, None)
+
+    def _computed(self, name: str) -> Any:
+        """Return what the values of other fields come to; `SpecError` where these are odd."""
+        seen: dict[str, Found] = {}
+
+        def look(other: str) -> Any:
+            seen[other] = self.look(other)
+            return seen[other].value
+
+        try:
+            return self.rules.computed[name](look)
+        except ODD_VALUES:
+            said = [f"{x.text} {shown_value(x.value)}" for x in seen.values() if x.path]
+            paths = [x.path for x in seen.values() if x.path]
+            message = (
+                f"{name} cannot be computed with {' and '.join(said) or 'no key that says it'}"
+            )
+            problem = self.problem(paths[-1] if paths else None, message, "state whole numbers")
+            raise SpecError(problem) from None
+
+    def ffn_width(self) -> tuple[int, str] | None:
+        """Return the width of MLPs that several keys say, and how; None where one key says it.
+
+        Raises `SpecError` where what they hold is no width.
+        """
+        if self.rules.ffn_of is None:
+            return None
+        try:
+            return self.rules.ffn_of(self.section)
+        except ODD_VALUES as error:
+            message = f"the width of MLPs cannot be computed: {error}"
+            raise SpecError(self.problem(None, message, f"as {self.name} has its keys")) from None
 
     def _values(self, names: Sequence[str]) -> Iterator[tuple[str, Any]]:
         """Yield the value of each name; those with a dot stand in an inner section."""
@@ -178,6 +212,9 @@ class Config:
         result = self.look(name)
         if result.value is None:
             return None
+        stated = result.value.split(",") if isinstance(result.value, str) else ()
+        if stated and all(x.strip().isdecimal() for x in stated):
+            return [int(x) for x in stated]
         if not isinstance(result.value, Sequence) or not all(type(x) is int for x in result.value):
             message = f"expected a list of layers, got {shown_value(result.value)}"
             raise SpecError(self.problem(result.path, message))
@@ -280,8 +317,10 @@ def _type(
     The sizes of another type are no defaults of a file that only names its class.
     """
     where = (*path, "model_type")
-    known = TYPES.get(str(type_name)) or TYPES.get(ALIASES.get(str(type_name), ("", {}))[0])
-    if known is None or not (known.mixer or known.own_layers):
+    classes = [_BY_CLASS.get(x, ("", {}))[0] for x in _class_words(document, section)]
+    words = classes if type_name is None else [type_name]
+    rows = [TYPES.get(x) or TYPES.get(ALIASES.get(x, ("", {}))[0]) for x in words]
+    if not any(known and (known.mixer or known.own_layers) for known in rows):
         _refuse_by_key(document, path, section)
     type_name = _renamed(document, section, type_name)
     if type_name is None and (name := params_type(section)):
@@ -293,12 +332,8 @@ def _type(
     if type_name is not None and type_name.lower() in REFUSED:
         message = f"model_type {type_name}: {REFUSED[type_name.lower()]}, which is not priced"
         raise SpecError(document.problem(where, message, _NO_OTHER))
-    by_class = {name.replace("_", ""): name for name in TYPES}
-    for architectures in (section.get("architectures"), document.data.get("architectures")):
-        for architecture in architectures if isinstance(architectures, list) else ():
-            plain = re.sub(r"(For\w+|LMHeadModel|Model)$", "", str(architecture)).lower()
-            if plain in by_class:
-                return by_class[plain], dict.fromkeys(SIZES), True
+    if found := _type_of_class(document, section, type_name):
+        return found
     if type_name is None and not has_sizes(section):
         message = "none of the keys that say a model's size, such as model_type and hidden_size"
         raise SpecError(document.problem((), message, "is it the config.json of the model?"))
@@ -306,6 +341,49 @@ def _type(
     fix = f"did you mean {' or '.join(close)}? " if close else ""
     message = f"unknown model_type {type_name}" if type_name else "model_type is missing"
     raise UnknownTypeError(document.problem(where, message, fix))
+
+
+def _class_words(document: Document, section: Mapping[str, Any]) -> dict[str, str]:
+    """Return the classes that a file names, by the start of their names in small letters."""
+    stated = [section.get("architectures"), document.data.get("architectures")]
+    classes = [str(x) for names in stated if isinstance(names, list) for x in names]
+    ends = re.compile(r"(For\w+|LMHeadModel|Model)$")
+    return {ends.sub("", architecture).lower(): architecture for architecture in classes}
+
+
+def _type_of_class(
+    document: Document, section: Mapping[str, Any], type_name: str | None
+) -> tuple[str, Mapping[str, object], bool] | None:
+    """Return what `_type` does by the class that a file names; None where that says nothing.
+
+    A file without a type is what its class says, whose defaults but sizes it has. Raises
+    `SpecError` where the layers of such a class have no price.
+    """
+    for plain, architecture in _class_words(document, section).items():
+        if plain in _BY_CLASS:
+            name, others = _BY_CLASS[plain]
+            name = (_renamed(document, section, name) or name) if type_name is None else name
+            unknown = (x for x in SIZES if TYPES[name].keys.get(x, KEYS[x]))
+            return name, {**others, **dict.fromkeys(unknown)}, type_name is not None
+        if type_name is None and plain in _REFUSED_BY_CLASS:
+            message = f"{architecture}: {_REFUSED_BY_CLASS[plain]}, which is not priced"
+            raise SpecError(document.problem((), message, _NO_OTHER))
+    return None
+
+
+def _class_word(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+_BY_CLASS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    **{_class_word(name): row for name, row in ALIASES.items()},
+    **{_class_word(name): (name, {}) for name in TYPES},
+}
+"""Type and defaults of its own by the start of a class's name."""
+_REFUSED_BY_CLASS = {
+    _class_word(name): why for name, why in REFUSED.items() if "does not say" not in why
+}
+"""What the layers of a class have, where its name alone tells."""
 
 
 def _renamed(document: Document, section: Mapping[str, Any], type_name: str | None) -> str | None:
@@ -316,10 +394,21 @@ def _renamed(document: Document, section: Mapping[str, Any], type_name: str | No
     if type_name is not None and type_name in _BY_VERSION:
         version = str(section.get("version", ""))
         return _BY_VERSION[type_name].get(version, type_name)
+    if type_name == "bailing_hybrid" and not _has_deltas(section, architectures):
+        return "bailing_moe_v2_5"
+    if type_name == "xverse" and section.get("num_experts"):
+        return "xverse_moe"
     if type_name == "hunyuan" and section.get("num_experts", 1) in (None, 1):
         return "hunyuan_v1_dense"
     is_latent = section.get("use_mla") is not False and section.get("kv_lora_rank", 1)
     return "deepseek" if type_name == "deepseek_v2" and not is_latent else type_name
+
+
+def _has_deltas(section: Mapping[str, Any], architectures: Any) -> bool:
+    """Tell whether a hybrid Ling has delta nets (3.0) or lightning attention (2.5)."""
+    if isinstance(architectures, list | str) and "BailingMoeV2_5ForCausalLM" in architectures:
+        return False
+    return "group_norm_size" not in section or any("kda" in key for key in section)
 
 
 _BY_VERSION: Mapping[str, Mapping[str, str]] = {

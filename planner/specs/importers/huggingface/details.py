@@ -240,6 +240,8 @@ def _value(config: Config, keys: tuple[str, ...], what: str) -> Found | None:
     for section, inside in ((config.section, ()), (rope, where)):
         for key in keys:
             value, path = section.get(key), (*config.path, *inside, key)
+            if isinstance(value, list) and value:
+                value = value[0]  # of every layer: that of the first
             if value is None or value is False:
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float):

@@ -25,7 +25,7 @@ HARMLESS: Mapping[str, str] = {
         exponential_decay_length_penalty remove_invalid_values use_cache cache_implementation
         generation_config task_specific_params max_new_tokens chat_format chat_template
         max_window_size num_logits_to_keep use_cache_quantization use_cache_kernel
-        keep_window_size""",
+        keep_window_size enable_lm_head_fp32""",
     "of numerics and kernels": """
         attention_softmax_in_fp32 scale_attention_softmax_in_fp32 softmax_in_fp32 fp32
         masked_softmax_fusion bias_dropout_fusion skip_bias_add skip_bias_add_qkv slow_but_exact

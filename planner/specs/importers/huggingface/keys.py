@@ -63,6 +63,7 @@ _EXPERT_FIELDS = (
     "top_groups",
     "topk_method",
     "dense_or_sparse",
+    "expert_flags",
     "last_expert_layer",
 )
 _SIZELESS = frozenset(
@@ -90,11 +91,15 @@ _MIXER_FIELDS: Mapping[str, tuple[str, ...]] = {
     "mamba2": tuple(name for name in KEYS if name.startswith("ssm_")),
     "gdn": tuple(name for name in KEYS if name.startswith("lin_")),
     "kda": (*(x for x in KEYS if x.startswith("lin_")), "attention_layers_from_1"),
-    "linear": ("lin_chunk",),
-    "mamba1": ("m1_state", "m1_rank", "m1_conv", "m1_expand"),
+    "linear": ("lin_chunk", "lin_k_heads", "lin_k_dim"),
+    "mamba1": ("m1_state", "m1_rank", "m1_conv", "m1_expand", "m1_inner"),
     "conv": ("short_conv",),
+    "factored": ("q_factor",),
     "rglru": ("lru_width", "lru_conv", "lru_blocks"),
-    "sparse": ("index_heads", "index_dim", "index_topk", "index_kinds"),
+    "sparse": (
+        *("index_heads", "index_dim", "index_topk", "index_kinds"),
+        *("index_blocks", "index_block", "sparse_flags"),
+    ),
     "csa": (
         *("index_heads", "index_dim", "index_topk", "sinkhorn_steps"),
         *(x for x in KEYS if x.startswith("cmp_")),
@@ -261,7 +266,9 @@ def _says_the_same(config: Config, name: str, value: Any) -> bool:
         shared, width = config.count("shared_experts", 0).value, config.count("moe_ffn").value
         return bool(shared and width and value in (width, shared * width))
     if name in ("expansion_ratio", "ff_factor", "mlp_ratio") and not rules.gated:
-        return bool(_effective(config, "ffn") == value * (config.look("hidden").value or 0))
+        if not isinstance(value, int | float):
+            return False
+        return bool(_effective(config, "ffn") == value * (config.count("hidden").value or 0))
     return False
 
 
@@ -276,14 +283,14 @@ def _effective(config: Config, fieldname: str) -> Any:
     if value is None and fieldname == "kv_heads":
         return heads
     if value is None and fieldname == "head_dim" and isinstance(hidden, int):
-        return hidden / heads if heads else None
+        return hidden / config.count("heads").value if heads else None
     if value is None and fieldname == "ffn" and not config.rules.gated and hidden:
-        return 4 * hidden
+        return 4 * config.count("hidden").value
     return value
 
 
 def _latent(*fields: str) -> Any:
-    return lambda config: sum(config.look(name).value or 0 for name in fields)
+    return lambda config: sum(config.count(name, 0).value or 0 for name in fields)
 
 
 _LATENT_ALIKE: Mapping[str, Any] = {
@@ -300,6 +307,7 @@ _ONES = (
     "num_hidden_groups",
     "inner_group_num",
     "num_groups",
+    "block_group_size",
     "num_stages",
     "cla_share_factor",
     "expert_layer_period",
@@ -453,11 +461,12 @@ _SWITCHES: Mapping[str, Any] = {
     "_remove_final_layer_norm": _fixed(False),
     "is_encoder_decoder": _fixed(False),
     "add_cross_attention": _fixed(False),
-    "use_cla": _fixed(False),
+    "use_cla": lambda config: None if config.name == "hunyuan_v1_moe" else False,
     "original_rope_only": _fixed(None),
     "alibi": _fixed(False),
     "attn_config.prefix_lm": _fixed(False),
     "prefix_lm": _fixed(False),
+    "learned_embeddings": lambda config: config.rules.positions == "learned",
     "learned_pos_emb": lambda config: (
         None if _alibi(config) else config.rules.positions == "learned"
     ),
@@ -472,16 +481,19 @@ _SWITCHES: Mapping[str, Any] = {
     "attention_sink": _fixed(None),
     "use_sliding_window": _fixed(None),
     "use_bidirectional_attention": _fixed(False),
+    "full_attn_mask": lambda config: bool(config.switch("both_sides").value),
     "use_shared_expert_gate": _fixed(None),
     "multi_query_attention": lambda config: config.name == "chatglm",
     "rope_scaling_by_layer": _fixed(None),
     "norm_after": _fixed(None),
     "use_post_norm": _fixed(False),
+    "use_gemma_norm": _fixed(None),
     "use_sandwich_norm": _fixed(False),
     "position_encoding_2d": _fixed(False),
     "post_norm": _fixed(None),
     "postnorm": _fixed(None),
     "use_mixed_mlp_moe": lambda config: config.rules.experts,
+    "use_moe": lambda config: config.rules.experts,
     **dict.fromkeys(
         ("use_shared_expert", "moe_router_enable_shared_expert"),
         lambda config: bool(
@@ -489,6 +501,11 @@ _SWITCHES: Mapping[str, Any] = {
         ),
     ),
     "moe_use_hard_gate": _fixed(None),
+    "no_kda_lora": lambda config: config.rules.full_gates,
+    "use_kda_lora": lambda config: not config.rules.full_gates,
+    "attn_use_output_gate": lambda config: config.rules.gate,
+    "use_output_gate": lambda config: config.rules.mixer == "linear",
+    "use_output_norm": lambda config: config.rules.mixer == "linear",
     "use_gated_attention": _fixed(False),
     "attn_output_gate": _fixed(False),
     "multi_query": lambda config: False,
@@ -501,6 +518,9 @@ _SWITCH_MEANINGS: Mapping[str, str] = {
     "no_bias": "this",
     "use_cla": "keys and values that layers share",
     "glu": "a gate in the MLP",
+    "do_layer_norm_before": "norms in front of attention and MLP",
+    "use_bidirectional_attention": "attention to tokens on both sides",
+    "position_encoding_2d": "positions in two dimensions (the first ChatGLM)",
 }
 
 
@@ -555,6 +575,7 @@ _WORDS: Mapping[str, Any] = {
             "positional_embedding",
             "position_encoding",
             "position_encoding_type",
+            "relative_encoding",
         ),
         _positions,
     ),

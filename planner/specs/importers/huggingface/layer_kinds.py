@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from costmodels.shapes import FEED_FIELDS, VARIED_FIELDS
-from planner.errors import SpecError
-from planner.specs.importers.huggingface.config import Config, Found
+from planner.errors import InputProblem, SpecError
+from planner.specs.importers.huggingface.config import ODD_VALUES, Config, Found
 from planner.specs.importers.huggingface.families.compressed_keys import (
     COMPRESSED_WORDS,
     compressed_mixers,
@@ -21,15 +21,16 @@ from planner.specs.importers.huggingface.families.hybrids import (
     NEMOTRON_LETTERS,
     pattern_letters,
 )
-from planner.specs.importers.huggingface.rules import Stated
-from planner.specs.importers.huggingface.unpriced import which_are_local
+from planner.specs.importers.huggingface.rules import KEYS, Stated
+from planner.specs.importers.huggingface.unpriced import flags_of, which_are_local
 from planner.units import shown_value
 
 _WORDS = {
     "mamba1": ("mamba",),
     "mamba2": ("mamba", "mamba2"),
     "conv": ("conv",),
-    "sparse": ("indexed_attention",),
+    "sparse": ("indexed_attention", "minimax_m3_sparse"),
+    "linear": ("lightning-attn", "lightning"),
 }
 """Words of `layer_types` for a mixer, beside `linear_attention`."""
 Sections = dict[str, dict[str, Found]]
@@ -105,7 +106,7 @@ def _with_own(config: Config, layers: LayerList, model: Mapping[str, Any]) -> La
         own = config.rules.own_layers(
             Stated(config.section, lambda name: config.look(name).value, local)
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except ODD_VALUES as error:
         message = f"widths of layers: {error}"
         raise SpecError(config.problem(None, message)) from None
     if len(own) != len(layers.kinds):
@@ -131,8 +132,8 @@ def _with_own(config: Config, layers: LayerList, model: Mapping[str, Any]) -> La
 
 def ffn_width(config: Config) -> int | None:
     """Return the inner width of the model's own MLP; None where no key says it."""
-    if config.rules.ffn_of:
-        return config.rules.ffn_of(config.section)[0]
+    if several := config.ffn_width():
+        return several[0]
     width: int | None = config.count("ffn").value
     return width
 
@@ -175,7 +176,7 @@ def _variant_name(sizes: Mapping[str, int]) -> str:
 def _refuse_shared_indices(config: Config) -> None:
     """Refuse sparse attention that takes the keys which an earlier layer has chosen."""
     kinds = config.look("index_kinds")
-    if isinstance(kinds.value, list) and set(kinds.value) - {"full"}:
+    if isinstance(kinds.value, list) and any(kind != "full" for kind in kinds.value):
         message = "layers that take the keys of another layer's indexer, which is not priced"
         raise SpecError(config.problem(kinds.path, message))
 
@@ -195,8 +196,18 @@ def _mixers(
     if mixer == "chunk":
         longest = seq_len
     if not any(local) or not window.value or (longest and window.value >= longest):
-        return ["attention"] * n_layers, source, ()
+        local = [False] * n_layers
+    both = config.switch("both_sides")
+    if both.value:
+        words = "bidirectional", "bidirectional-window"
+        return [words[on] for on in local], both, (_OF_ENCODERS,)
     return [mixer if on else "attention" for on in local], source, ()
+
+
+_OF_ENCODERS = (
+    "attention to tokens on both sides: the loss counts as one over all tokens, with the head over"
+    " the vocabulary that a decoder has"
+)
 
 
 def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
@@ -207,6 +218,7 @@ def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
     words: dict[Any, str] = {
         "full_attention": "attention",
         "attention": "window" if rules.mixer == "rglru" else "attention",
+        "minicpm4": "attention",
         "recurrent": rules.mixer,
         "sliding_attention": "window",
         "linear_attention": rules.mixer,
@@ -224,6 +236,10 @@ def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
             message = f"{len(listed)} layers are listed, and the model has {n_layers}"
             raise SpecError(config.problem(types.path, message))
         return [words[word] for word in listed], types
+    flags = config.look("sparse_flags")
+    if flags.value is not None:
+        sparse = flags_of(config, flags, n_layers)
+        return [rules.mixer if on else "attention" for on in sparse], flags
     if config.look("attention_layers_from_1").value is not None:
         those = {i - 1 for i in config.numbers("attention_layers_from_1") or ()}
         source = config.look("attention_layers_from_1")
@@ -240,9 +256,31 @@ def _other_mixers(config: Config, n_layers: int) -> tuple[list[str], Found]:
     if every.value:
         full = [(i + 1) % every.value == 0 for i in range(n_layers)]
         return ["attention" if on else rules.mixer for on in full], every
-    assert rules.is_full is not None  # every type with another mixer says where attention stands
+    if rules.is_full is None:
+        raise SpecError(_no_layers(config))
     full = [rules.is_full(i, n_layers) for i in range(n_layers)]
     return ["attention" if on else rules.mixer for on in full], config.always()
+
+
+_SAYS_ATTENTION = (
+    "layer_types",
+    "layer_pattern",
+    "attention_layers_from_1",
+    "attention_layers",
+    "attention_period",
+    "linear_every",
+)
+"""Fields of which one says which layers have attention."""
+
+
+def _no_layers(config: Config) -> InputProblem:
+    """Return what is missing where no key says which layers have attention."""
+    keys = config.rules.keys
+    names = [name for x in _SAYS_ATTENTION for name in keys.get(x, KEYS[x])]
+    null = [name for name in names if name in config.section]
+    message = "is null" if null else f"{names[0]} is missing"
+    fix = f"{config.name} needs it: it says which layers have attention"
+    return config.problem((*config.path, null[0]) if null else None, message, fix)
 
 
 def _of_pattern(config: Config) -> LayerList:
@@ -266,6 +304,10 @@ def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[
     for name in ("window", "chunk"):
         if name in mixers:
             yield name, {"size": config.count("window")}
+    if "bidirectional-window" in mixers:
+        window = config.needed("window")
+        both_sides = Found(2 * (window.value // 2) + 1, f"{window.text}, half on each side", None)
+        yield "window", {"size": both_sides}
     if "mamba2" in mixers:
         yield "mamba2", _mamba2(config)
     if mixers & {"gdn", "kda"}:
@@ -284,6 +326,8 @@ def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[
                 "conv": config.needed("lru_conv"),
             },
         )
+    if "factored" in mixers:
+        yield "factored", {"q_rank": config.needed("q_factor")}
     if "linear" in mixers:
         yield "linear", _linear(config)
     if mixers & COMPRESSED_WORDS.keys():
@@ -291,6 +335,8 @@ def _sections(config: Config, kinds: Sequence[str]) -> Iterator[tuple[str, dict[
         yield "residual_streams", stream_sizes(config)
     if "sparse" in mixers:
         fields = {"heads": "index_heads", "head_dim": "index_dim", "top_k": "index_topk"}
+        if config.count("index_block").value:
+            fields["block"] = "index_block"
         yield "indexer", {name: config.needed(key) for name, key in fields.items()}
 
 
@@ -320,7 +366,9 @@ def _mamba2(config: Config) -> dict[str, Found]:
 def _mamba1(config: Config) -> dict[str, Found]:
     """Return the sizes of the first Mamba's state space."""
     hidden, expand = config.needed("hidden"), config.needed("m1_expand")
-    inner = Found(hidden.value * expand.value, f"{expand.text} * {hidden.text}", expand.path)
+    inner = config.count("m1_inner")
+    if inner.value is None:
+        inner = Found(hidden.value * expand.value, f"{expand.text} * {hidden.text}", expand.path)
     return {
         "inner": inner,
         "state": config.needed("m1_state"),
@@ -336,6 +384,8 @@ def _linear(config: Config) -> dict[str, Found]:
         config.count("head_dim"),
         config.needed("hidden"),
     )
+    if (own := config.count("lin_k_heads")).value:
+        heads, width = own, config.needed("lin_k_dim")
     if width.value is None:
         width = Found(hidden.value // heads.value, f"{hidden.text} / {heads.text}", None)
     return {"heads": heads, "head_dim": width, "chunk": config.needed("lin_chunk")}
@@ -349,7 +399,10 @@ def _delta_net(config: Config) -> dict[str, Found]:
         "v_dim": "lin_v_dim",
         "conv": "lin_conv",
     }
-    return {name: config.needed(key) for name, key in fields.items()}
+    sizes = {name: config.needed(key) for name, key in fields.items()}
+    if config.rules.full_gates:
+        sizes["full_gates"] = Found(True, config.always().text, None)
+    return sizes
 
 
 def compressed(kinds: Sequence[str]) -> list[dict[str, Any]]:

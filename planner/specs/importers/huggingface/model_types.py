@@ -300,6 +300,7 @@ TYPES: Mapping[str, ModelType] = {
         },
         biases=QKV_O,
         experts=True,
+        dense_without=True,
         qk_norm="qk_norm",
     ),
     "gemma": ModelType(
@@ -326,6 +327,7 @@ TYPES: Mapping[str, ModelType] = {
             window=4096,
             window_pattern=6,
         ),
+        keys={"both_sides": ("use_bidirectional_attention",)},
         biases=QKV_O,
         qk_norm=True,
         extra=(POST_NORMS,),

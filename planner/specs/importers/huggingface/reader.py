@@ -9,6 +9,7 @@ from typing import Any
 
 from costmodels.layers.kinds import KIND_ALIASES, LAYER_KINDS, MIXERS
 from costmodels.parameters import total_params
+from costmodels.tuning.records import DPO, LORA, PRETRAIN, QLORA, SFT
 from planner.errors import SpecError
 from planner.specs.importers.huggingface.config import (
     Config,
@@ -22,12 +23,15 @@ from planner.specs.importers.huggingface.families.diffusers import (
     is_diffusers,
     read_diffusers,
 )
-from planner.specs.importers.huggingface.families.encoder_decoders import (
+from planner.specs.importers.huggingface.families.encoders.encoder_decoders import (
     is_encoder_decoder,
     read_encoder_decoder,
 )
-from planner.specs.importers.huggingface.families.encoders import is_encoder, read_encoder
-from planner.specs.importers.huggingface.families.t5gemma import is_t5gemma, read_t5gemma
+from planner.specs.importers.huggingface.families.encoders.encoder_only import (
+    is_encoder,
+    read_encoder,
+)
+from planner.specs.importers.huggingface.families.encoders.t5gemma import is_t5gemma, read_t5gemma
 from planner.specs.importers.huggingface.families.towers import with_shares, with_tower
 from planner.specs.importers.huggingface.files import has_sizes, parse_config
 from planner.specs.importers.huggingface.keys import key_refusals, missing, passed_over
@@ -38,7 +42,7 @@ from planner.specs.importers.huggingface.layer_kinds import (
 )
 from planner.specs.importers.huggingface.model_types import TYPES
 from planner.specs.importers.huggingface.rules import DROPOUT_KEYS
-from planner.specs.importers.huggingface.unpriced import notes_on, which_are_local
+from planner.specs.importers.huggingface.unpriced import flags_of, notes_on, which_are_local
 from planner.specs.importers.imported import Imported, Origin
 from planner.specs.model import read_model
 from planner.specs.yaml.document import Document, KeyPath, path_text
@@ -50,6 +54,11 @@ LONGEST_SEQ_LEN = 8192
 TOKENS_PER_STEP = 4 * 2**20
 """Tokens of a step, which no such file says: LLaMA (arXiv 2302.13971, section 2.3), Llama 2
 (arXiv 2307.09288, table 1) and the start of Llama 3 405B (arXiv 2407.21783, section 3.4.1)."""
+LONGEST_TUNED_SEQ_LEN = 2048
+"""What tools for fine-tuning cut samples at (`cutoff_len` of LLaMA-Factory)."""
+TUNED_TOKENS_PER_STEP = 2**17
+"""Of other tasks than pre-training: 64 such samples. No file and no tool says it; it is listed as
+assumed."""
 
 _PLAIN_STEMS = ("", "config", "params", "text_config", "-", "stdin")
 """Names of files that say nothing of the model."""
@@ -85,6 +94,7 @@ _ORDER = (
     "compressed",
     "residual_streams",
     "rglru",
+    "factored",
     "per_layer",
     "attention_gate",
     "mtp_layers",
@@ -464,8 +474,8 @@ class _Reader:
         self._put(("model", "gated"), gated, text, every.path)
         if not has_mlp:
             return
-        if config.rules.ffn_of:
-            width, text = config.rules.ffn_of(config.section)
+        if several := config.ffn_width():
+            width, text = several
             self._put(("model", "ffn"), width, text)
             return
         result = config.count("ffn")
@@ -534,7 +544,7 @@ class _Reader:
         """Set the job, which no such file says."""
         seq_len, why = self._seq_len()
         self._put(("training", "seq_len"), seq_len, why, assumed=True)
-        batch = assumed_batch(seq_len)
+        batch = assumed_batch(seq_len, is_tuned=self._is_tuned)
         text = f"{format_count(batch * seq_len)} tokens a step"
         self._put(("training", "global_batch"), batch, text, assumed=True)
         self._put(("training", "precision"), "bf16", f"usual{self._weights()}", assumed=True)
@@ -548,6 +558,11 @@ class _Reader:
                     return f"; {key} {section[key]}"
         return ""
 
+    @property
+    def _is_tuned(self) -> bool:
+        """Whether the user wants another task than pre-training."""
+        return self.overrides.get("training.task", PRETRAIN) in (SFT, LORA, QLORA, DPO)
+
     def _seq_len(self) -> tuple[int, str]:
         """Return the tokens of a sequence, stated or assumed, and the reason."""
         value = str(self.overrides.get("training.seq_len", ""))
@@ -555,13 +570,15 @@ class _Reader:
             return int(value), "stated"
         result = self.config.count("max_positions")
         name, original = _original_positions(self.config.section)
-        bounds = [(LONGEST_SEQ_LEN, "not in the file")]
+        longest = LONGEST_TUNED_SEQ_LEN if self._is_tuned else LONGEST_SEQ_LEN
+        of_task = f" for {self.overrides['training.task']}" if self._is_tuned else ""
+        bounds = [(longest, "not in the file")]
         if result.value:
             default = result.text.partition(":")[0]
             source = f"{result.text} {result.value}" if result.path else default
             bounds = [
                 (result.value, result.text),
-                (LONGEST_SEQ_LEN, f"at most {LONGEST_SEQ_LEN}; {source}"),
+                (longest, f"at most {longest}{of_task}; {source}"),
             ]
         if original:
             bounds.append((original, name))
@@ -601,13 +618,16 @@ def _place(path: tuple[str | int, ...]) -> tuple[bool, int]:
     return path[0] != "model", _ORDER.index(key) if key in _ORDER else len(_ORDER)
 
 
-def assumed_batch(seq_len: int) -> int:
-    """Return the sequences of a step: the power of two with which it is nearest to 4 M tokens.
+def assumed_batch(seq_len: int, *, is_tuned: bool = False) -> int:
+    """Return the sequences of a step: the power of two nearest to 4 M tokens, 131,072 where tuned.
 
     >>> assumed_batch(8192), assumed_batch(2048), assumed_batch(10**9)
     (512, 2048, 1)
+    >>> assumed_batch(2048, is_tuned=True)
+    64
     """
-    return int(2 ** max(0, round(math.log2(TOKENS_PER_STEP / seq_len))))
+    tokens = TUNED_TOKENS_PER_STEP if is_tuned else TOKENS_PER_STEP
+    return int(2 ** max(0, round(math.log2(tokens / seq_len))))
 
 
 def _original_positions(section: Mapping[str, Any]) -> tuple[str, int]:
@@ -630,6 +650,9 @@ def expert_layers(config: Config, n_layers: int) -> list[bool]:
     if period := config.count("expert_period").value:
         offset = config.count("expert_offset", 0).value or 0
         return [i % period == offset for i in range(n_layers)]
+    flags = config.look("expert_flags")
+    if flags.value is not None:
+        return flags_of(config, flags, n_layers)
     dense = set(config.numbers("dense_list") or ())
     kinds = config.look("dense_or_sparse")
     if kinds.value is not None:
@@ -639,13 +662,17 @@ def expert_layers(config: Config, n_layers: int) -> list[bool]:
             )
             raise SpecError(config.problem(kinds.path, message))
         return [kind == "sparse" for kind in kinds.value]
+    frequency = config.look("expert_frequency")
+    values = frequency.value if isinstance(frequency.value, list) else []
+    if any(value != values[0] for value in values):
+        return flags_of(config, frequency, n_layers)
     first = config.count("first_dense", 0).value or 0
     last = config.count("last_expert_layer", -1).value
     last = n_layers - 1 if last in (None, -1) else last
-    frequency = config.count("expert_frequency").value or 1
+    every = config.count("expert_frequency").value or 1
     step = config.count("expert_step").value or 1
     return [
-        first <= i <= last and i % frequency == 0 and (i + 1) % step == 0 and i not in dense
+        first <= i <= last and i % every == 0 and (i + 1) % step == 0 and i not in dense
         for i in range(n_layers)
     ]
 

@@ -35,6 +35,9 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "expert_step": ("decoder_sparse_step", "interleave_moe_layer_step"),
     "dense_list": ("mlp_only_layers",),
     "expert_list": ("moe_layers",),
+    "both_sides": (),
+    "window_flags": (),
+    "expert_flags": (),
     "groups": ("n_group",),
     "top_groups": ("topk_group",),
     "topk_method": ("topk_method",),
@@ -83,12 +86,17 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "index_dim": ("index_head_dim",),
     "index_topk": ("index_topk",),
     "index_kinds": (),
+    "index_blocks": (),
+    "index_block": (),
+    "sparse_flags": (),
     "zero_experts": ("zero_expert_num",),
     "m1_state": (),
     "m1_rank": (),
     "m1_conv": (),
     "m1_expand": (),
+    "m1_inner": (),
     "short_conv": (),
+    "q_factor": (),
     "lru_width": (),
     "lru_conv": (),
     "lru_blocks": (),
@@ -199,6 +207,8 @@ class ModelType:
     own_layers: Callable[[Stated], list[OwnLayer]] | None = None
     """What each layer has of its own, where layers differ in width; a `ValueError` says what is
     wrong."""
+    full_gates: bool = False
+    """Decays and gates of its delta nets are one matrix each."""
     ffn_parts: int = 1
     """By how many the width of the file is divided: 2 where it counts both halves of a gate."""
 

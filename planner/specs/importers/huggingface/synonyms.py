@@ -56,6 +56,7 @@ SYNONYMS: Mapping[str, tuple[str, ...]] = {
         "num_shared_expert",
         "moe_num_shared_experts",
     ),
+    "lin_k_heads": ("lightning_nkv",),
     "first_dense": (
         "first_k_dense_replace",
         "moe_layer_start_index",

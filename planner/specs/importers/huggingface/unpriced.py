@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from planner.errors import SpecError
-from planner.specs.importers.huggingface.config import Config
+from planner.specs.importers.huggingface.config import Config, Found
 from planner.specs.importers.huggingface.rules import POST_NORMS
 from planner.units import shown_value
 
@@ -20,6 +20,19 @@ def notes_on(config: Config, document: Mapping[str, Any]) -> tuple[str, ...]:
     `document` is the model file that was read from the configuration.
     """
     return tuple(note for make in _NOTES if (note := make(config, document)))
+
+
+def flags_of(config: Config, flags: Found, n_layers: int) -> list[bool]:
+    """Return a list of true and false, or of ones and zeros, one for each layer.
+
+    Entries beyond the layers are those of further modules. Raises `SpecError` for another list.
+    """
+    stated = flags.value
+    is_list = isinstance(stated, list) and all(x in (0, 1) for x in stated)
+    if not is_list or len(stated) < n_layers:
+        message = f"expected true or false for {n_layers} layers, got {shown_value(stated)}"
+        raise SpecError(config.problem(flags.path, message))
+    return [bool(x) for x in stated[:n_layers]]
 
 
 def which_are_local(config: Config, n_layers: int) -> list[bool]:
@@ -35,10 +48,14 @@ def which_are_local(config: Config, n_layers: int) -> list[bool]:
             if kind not in ("full_attention", "attention", 1, *_LOCAL) or kind is True:
                 message = f"layers with {shown_value(kind)}, which the cost model does not have"
                 raise SpecError(config.problem((*(types.path or ()), i), message))
-        if len(listed) != n_layers and types.path:
+        further = config.count("mtp_layers", 0).value or 0
+        if len(listed) not in (n_layers, n_layers + further) and types.path:
             message = f"{len(listed)} layers are listed, and the model has {n_layers}"
             raise SpecError(config.problem(types.path, message))
-        return [kind in _LOCAL for kind in listed]
+        return [kind in _LOCAL for kind in listed[:n_layers]]
+    flags = config.look("window_flags")
+    if flags.value is not None:
+        return flags_of(config, flags, n_layers)
     if config.look("window_on").value is False:
         return [False] * n_layers
     if is_full := config.rules.is_full:
@@ -100,10 +117,7 @@ def _small_parts(config: Config, document: Mapping[str, Any]) -> str:
         parts.insert(0, "biases of " + " and ".join(uneven))
     if not parts:
         return ""
-    return (
-        "not priced, below 0.1 % of the parameters and mostly below 1 % of a step:"
-        f" {', '.join(parts)}"
-    )
+    return f"ignored (under 0.1 % of parameters, mostly under 1 % of a step): {', '.join(parts)}"
 
 
 def _mtp(config: Config, document: Mapping[str, Any]) -> str:

@@ -484,8 +484,83 @@ class CheckSpecRequest(_message.Message):
     delivery: Delivery
     def __init__(self, document: _Optional[_Union[Document, _Mapping]] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
+class BatchSolveRequest(_message.Message):
+    __slots__ = ("jobs", "clusters", "counts", "framework", "time_limit_s", "json")
+    class JobsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Document
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Document, _Mapping]] = ...) -> None: ...
+    class ClustersEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Document
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Document, _Mapping]] = ...) -> None: ...
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTERS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
+    FRAMEWORK_FIELD_NUMBER: _ClassVar[int]
+    TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    jobs: _containers.MessageMap[str, Document]
+    clusters: _containers.MessageMap[str, Document]
+    counts: _containers.RepeatedScalarFieldContainer[int]
+    framework: str
+    time_limit_s: float
+    json: str
+    def __init__(self, jobs: _Optional[_Mapping[str, Document]] = ..., clusters: _Optional[_Mapping[str, Document]] = ..., counts: _Optional[_Iterable[int]] = ..., framework: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., json: _Optional[str] = ...) -> None: ...
+
+class CurvePoint(_message.Message):
+    __slots__ = ("pool", "nodes", "tokens_per_s")
+    POOL_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_PER_S_FIELD_NUMBER: _ClassVar[int]
+    pool: str
+    nodes: int
+    tokens_per_s: float
+    def __init__(self, pool: _Optional[str] = ..., nodes: _Optional[int] = ..., tokens_per_s: _Optional[float] = ...) -> None: ...
+
+class JobCurve(_message.Message):
+    __slots__ = ("name", "curve", "weight", "tokens", "deadline_s")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    CURVE_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    TOKENS_FIELD_NUMBER: _ClassVar[int]
+    DEADLINE_S_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    curve: _containers.RepeatedCompositeFieldContainer[CurvePoint]
+    weight: float
+    tokens: float
+    deadline_s: float
+    def __init__(self, name: _Optional[str] = ..., curve: _Optional[_Iterable[_Union[CurvePoint, _Mapping]]] = ..., weight: _Optional[float] = ..., tokens: _Optional[float] = ..., deadline_s: _Optional[float] = ...) -> None: ...
+
+class AllocateRequest(_message.Message):
+    __slots__ = ("free", "jobs", "objective", "json", "delivery")
+    class FreeEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    FREE_FIELD_NUMBER: _ClassVar[int]
+    JOBS_FIELD_NUMBER: _ClassVar[int]
+    OBJECTIVE_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_FIELD_NUMBER: _ClassVar[int]
+    free: _containers.ScalarMap[str, int]
+    jobs: _containers.RepeatedCompositeFieldContainer[JobCurve]
+    objective: str
+    json: str
+    delivery: Delivery
+    def __init__(self, free: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[_Iterable[_Union[JobCurve, _Mapping]]] = ..., objective: _Optional[str] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
+
 class SubmitJobRequest(_message.Message):
-    __slots__ = ("solve", "evaluate", "explain", "emit", "check", "diff", "scale", "sweep", "replan", "place", "catalogue", "rules", "check_spec", "time_limit_s")
+    __slots__ = ("solve", "evaluate", "explain", "emit", "check", "diff", "scale", "sweep", "replan", "place", "catalogue", "rules", "check_spec", "allocate", "batch_solve", "time_limit_s")
     SOLVE_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
@@ -499,6 +574,8 @@ class SubmitJobRequest(_message.Message):
     CATALOGUE_FIELD_NUMBER: _ClassVar[int]
     RULES_FIELD_NUMBER: _ClassVar[int]
     CHECK_SPEC_FIELD_NUMBER: _ClassVar[int]
+    ALLOCATE_FIELD_NUMBER: _ClassVar[int]
+    BATCH_SOLVE_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     solve: SolveRequest
     evaluate: EvaluateRequest
@@ -513,8 +590,10 @@ class SubmitJobRequest(_message.Message):
     catalogue: CatalogueRequest
     rules: RulesRequest
     check_spec: CheckSpecRequest
+    allocate: AllocateRequest
+    batch_solve: BatchSolveRequest
     time_limit_s: float
-    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., explain: _Optional[_Union[ExplainRequest, _Mapping]] = ..., emit: _Optional[_Union[EmitRequest, _Mapping]] = ..., check: _Optional[_Union[CheckRequest, _Mapping]] = ..., diff: _Optional[_Union[DiffRequest, _Mapping]] = ..., scale: _Optional[_Union[ScaleRequest, _Mapping]] = ..., sweep: _Optional[_Union[SweepRequest, _Mapping]] = ..., replan: _Optional[_Union[ReplanRequest, _Mapping]] = ..., place: _Optional[_Union[PlaceRequest, _Mapping]] = ..., catalogue: _Optional[_Union[CatalogueRequest, _Mapping]] = ..., rules: _Optional[_Union[RulesRequest, _Mapping]] = ..., check_spec: _Optional[_Union[CheckSpecRequest, _Mapping]] = ..., time_limit_s: _Optional[float] = ...) -> None: ...
+    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., explain: _Optional[_Union[ExplainRequest, _Mapping]] = ..., emit: _Optional[_Union[EmitRequest, _Mapping]] = ..., check: _Optional[_Union[CheckRequest, _Mapping]] = ..., diff: _Optional[_Union[DiffRequest, _Mapping]] = ..., scale: _Optional[_Union[ScaleRequest, _Mapping]] = ..., sweep: _Optional[_Union[SweepRequest, _Mapping]] = ..., replan: _Optional[_Union[ReplanRequest, _Mapping]] = ..., place: _Optional[_Union[PlaceRequest, _Mapping]] = ..., catalogue: _Optional[_Union[CatalogueRequest, _Mapping]] = ..., rules: _Optional[_Union[RulesRequest, _Mapping]] = ..., check_spec: _Optional[_Union[CheckSpecRequest, _Mapping]] = ..., allocate: _Optional[_Union[AllocateRequest, _Mapping]] = ..., batch_solve: _Optional[_Union[BatchSolveRequest, _Mapping]] = ..., time_limit_s: _Optional[float] = ...) -> None: ...
 
 class GetJobRequest(_message.Message):
     __slots__ = ("job_id",)
@@ -884,7 +963,7 @@ class Relaxed(_message.Message):
     def __init__(self, change: _Optional[str] = ..., kind: _Optional[str] = ..., factor: _Optional[float] = ..., command: _Optional[str] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step_time_s: _Optional[float] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("job_id", "owner", "call", "request_id", "state", "attempts", "n_events", "created_at", "started_at", "finished_at", "complete", "etag", "problem", "more")
+    __slots__ = ("job_id", "owner", "call", "request_id", "state", "attempts", "n_events", "created_at", "started_at", "finished_at", "complete", "etag", "problem", "content_id", "more")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Job.State]
@@ -914,6 +993,7 @@ class Job(_message.Message):
     COMPLETE_FIELD_NUMBER: _ClassVar[int]
     ETAG_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_ID_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     owner: str
@@ -928,8 +1008,9 @@ class Job(_message.Message):
     complete: bool
     etag: str
     problem: Problem
+    content_id: str
     more: _struct_pb2.Struct
-    def __init__(self, job_id: _Optional[str] = ..., owner: _Optional[str] = ..., call: _Optional[str] = ..., request_id: _Optional[str] = ..., state: _Optional[_Union[Job.State, str]] = ..., attempts: _Optional[int] = ..., n_events: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., complete: _Optional[bool] = ..., etag: _Optional[str] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., owner: _Optional[str] = ..., call: _Optional[str] = ..., request_id: _Optional[str] = ..., state: _Optional[_Union[Job.State, str]] = ..., attempts: _Optional[int] = ..., n_events: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., complete: _Optional[bool] = ..., etag: _Optional[str] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ..., content_id: _Optional[str] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class ListJobsResponse(_message.Message):
     __slots__ = ("jobs", "next_cursor")

@@ -84,6 +84,16 @@ class PlannerStub:
                 request_serializer=planner_dot_v1_dot_planner__pb2.ScaleRequest.SerializeToString,
                 response_deserializer=planner_dot_v1_dot_planner__pb2.Job.FromString,
                 _registered_method=True)
+        self.BatchSolve = channel.unary_unary(
+                '/planner.v1.Planner/BatchSolve',
+                request_serializer=planner_dot_v1_dot_planner__pb2.BatchSolveRequest.SerializeToString,
+                response_deserializer=planner_dot_v1_dot_planner__pb2.Job.FromString,
+                _registered_method=True)
+        self.Allocate = channel.unary_unary(
+                '/planner.v1.Planner/Allocate',
+                request_serializer=planner_dot_v1_dot_planner__pb2.AllocateRequest.SerializeToString,
+                response_deserializer=planner_dot_v1_dot_planner__pb2.CallResponse.FromString,
+                _registered_method=True)
         self.Sweep = channel.unary_unary(
                 '/planner.v1.Planner/Sweep',
                 request_serializer=planner_dot_v1_dot_planner__pb2.SweepRequest.SerializeToString,
@@ -209,6 +219,20 @@ class PlannerServicer:
 
     def Scale(self, request, context):
         """Find the best plan at each number of devices: always a job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BatchSolve(self, request, context):
+        """Solve several jobs on several kinds of devices, at several numbers of them: always a job.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Allocate(self, request, context):
+        """Share free nodes among jobs, by the curve of each.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -342,6 +366,16 @@ def add_PlannerServicer_to_server(servicer, server):
                     servicer.Scale,
                     request_deserializer=planner_dot_v1_dot_planner__pb2.ScaleRequest.FromString,
                     response_serializer=planner_dot_v1_dot_planner__pb2.Job.SerializeToString,
+            ),
+            'BatchSolve': grpc.unary_unary_rpc_method_handler(
+                    servicer.BatchSolve,
+                    request_deserializer=planner_dot_v1_dot_planner__pb2.BatchSolveRequest.FromString,
+                    response_serializer=planner_dot_v1_dot_planner__pb2.Job.SerializeToString,
+            ),
+            'Allocate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Allocate,
+                    request_deserializer=planner_dot_v1_dot_planner__pb2.AllocateRequest.FromString,
+                    response_serializer=planner_dot_v1_dot_planner__pb2.CallResponse.SerializeToString,
             ),
             'Sweep': grpc.unary_unary_rpc_method_handler(
                     servicer.Sweep,
@@ -669,6 +703,60 @@ class Planner:
             '/planner.v1.Planner/Scale',
             planner_dot_v1_dot_planner__pb2.ScaleRequest.SerializeToString,
             planner_dot_v1_dot_planner__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BatchSolve(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/planner.v1.Planner/BatchSolve',
+            planner_dot_v1_dot_planner__pb2.BatchSolveRequest.SerializeToString,
+            planner_dot_v1_dot_planner__pb2.Job.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Allocate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/planner.v1.Planner/Allocate',
+            planner_dot_v1_dot_planner__pb2.AllocateRequest.SerializeToString,
+            planner_dot_v1_dot_planner__pb2.CallResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -64,7 +64,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("quick")
 @pytest.mark.parametrize(
     "case",
-    one_in(8, [json.loads(line) for line in CASES.read_text().splitlines()]),
+    one_in(16, [json.loads(line) for line in CASES.read_text().splitlines()]),
     ids=lambda c: c["id"],
 )
 def test_lines_that_megatron_itself_was_asked_about(case: dict[str, Any], tmp_path: Path) -> None:

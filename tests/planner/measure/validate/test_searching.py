@@ -9,9 +9,8 @@ import pytest
 from planner.cli.commands.validate import run_validate
 from planner.measure.validate import search as searching
 from planner.measure.validate.eras import is_tuned
-from planner.measure.validate.points import read_measured_points
-from planner.measure.validate.report import DATA, read_entries
-from planner.measure.validate.rows import MeasuredSweep, Used, measured_sweeps, price_points, use
+from planner.measure.validate.report import DATA
+from planner.measure.validate.rows import MeasuredSweep, Used, measured_sweeps, use
 from planner.measure.validate.search import (
     EQUAL,
     best_of,
@@ -22,6 +21,7 @@ from planner.measure.validate.search import (
     searched_name,
     unrestricted,
 )
+from tests.planner.conftest import price_shipped
 
 SOURCES = ("bs3", "bsg", "dlp")
 """Families of the default run: ten sweeps that take a few seconds."""
@@ -29,23 +29,9 @@ N_SWEEPS, N_LAYOUTS = 185, 3788
 """What ships: sweeps, and layouts that are priced."""
 
 
-def shipped(*sources: str) -> tuple[Used, ...]:
-    """Return the measured layouts of some families, or of all."""
-    points = [
-        p for p in read_measured_points(DATA / "points.csv") if not sources or p.source in sources
-    ]
-    entries = (read_entries(DATA / name) for name in ("models.yaml", "hardware.yaml"))
-    return use(price_points(points, *entries))
-
-
 @pytest.fixture(scope="module")
 def few() -> tuple[Used, ...]:
-    return shipped(*SOURCES)
-
-
-@pytest.fixture(scope="module")
-def every() -> tuple[Used, ...]:
-    return shipped()
+    return use(price_shipped(*SOURCES))
 
 
 def check_picks(found: Sequence[MeasuredSweep]) -> None:
@@ -87,18 +73,18 @@ def test_the_open_search_is_never_slower_than_a_published_layout(few):
 
 
 @pytest.mark.slow
-def test_every_shipped_sweep_has_the_pick_of_ranking_one_by_one(every):
-    assert len(every) == N_LAYOUTS
-    found = measured_sweeps(every, "any")
+def test_every_shipped_sweep_has_the_pick_of_ranking_one_by_one(shipped_runs):
+    assert len(shipped_runs) == N_LAYOUTS
+    found = measured_sweeps(shipped_runs, "any")
     assert len(found) == N_SWEEPS
     # All of them: planner validate --by search.
     check_picks(found[::6])
 
 
 @pytest.mark.slow
-def test_no_shipped_layout_is_predicted_faster_than_what_the_search_finds(every):
+def test_no_shipped_layout_is_predicted_faster_than_what_the_search_finds(shipped_runs):
     # All of them: planner validate --by search.
-    check_covers(every, one_in=8)
+    check_covers(shipped_runs, one_in=8)
 
 
 @pytest.mark.slow

@@ -43,7 +43,7 @@ PINS = [
 @pytest.mark.parametrize(
     ("name", "pins"),
     one_row_in(
-        2,
+        8,
         [
             (name, pins)
             for i, name in enumerate(MODELS)
@@ -78,7 +78,7 @@ STREAMS: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     ("name", "recompute"),
-    one_row_in(2, [(name, x) for name in STREAMS for x in ("none", "full")]),
+    one_row_in(6, [(name, x) for name in STREAMS for x in ("none", "full")]),
 )
 def test_every_number_of_several_streams_opens(name: str, recompute: str) -> None:
     pins = {"tp": 2, "pp": 2, "zero": 1, "split": "even", "recompute": recompute, "vpp": 1}

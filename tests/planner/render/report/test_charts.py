@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 from planner.render.charts.axis import axis_chart
-from planner.render.charts.chart import MAX_DRAWN, N_BINS, Chart, log_ticks, plain_figure
+from planner.render.charts.chart import MAX_DRAWN, Chart, log_ticks, plain_figure
 from planner.render.charts.elasticity import tornado
 from planner.render.charts.failure import axis_that_fails, reasons, status_chart
 from planner.render.charts.front import front_chart
 from planner.render.charts.map import heat_map, layout_map
 from planner.render.charts.roofline import communication_roofline_chart, roofline
 from planner.render.charts.scaling import curve_of_rows, curves_of, scaling_chart
+from planner.render.report.bins import N_BINS
 from planner.render.report.effects import effects
 from planner.render.report.points import PointAxis, SweepPoints
 from planner.render.report.sweep_charts import sections

@@ -1,6 +1,7 @@
 """Intervals: regimes from the plan alone, quantiles that hold what they promise."""
 
 import hashlib
+import math
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -29,6 +30,7 @@ from planner.solver.calibration.intervals import (
     KINDS,
     LESS_KNOWN,
     MANY_ROWS,
+    WIDER_WITH_ADAPTERS,
     Residuals,
     coverage,
     evidence_for,
@@ -38,6 +40,7 @@ from planner.solver.calibration.intervals import (
     left_out_coverage,
     regime_kind_of,
     regime_words,
+    widening,
 )
 
 
@@ -238,6 +241,56 @@ def entries() -> tuple[Any, Any]:
     return read_entries(DATA / "models.yaml"), read_entries(DATA / "hardware.yaml")
 
 
+def test_widening_by_hand() -> None:
+    # Bounds of ±ln 2: residuals of 1, 2 and 3 times that, twice below. Of five rows that weigh
+    # alike the 80th percentile lies half-way between the middles of the fourth and the fifth.
+    log_ratio = np.log(2.0) * np.array([1.0, -1.0, 2.0, -2.0, 3.0])
+    bounds = np.tile(np.log([0.5, 2.0]), (5, 1))
+    assert widening(list("aabbc"), log_ratio, bounds) == pytest.approx(2.5)
+
+
+def test_adapters_widen_what_no_anchor_narrows() -> None:
+    shipped = load_calibration()
+    low, high = shipped.intervals["fitted.compute"]
+    wide_low, wide_high = interval_of("fitted.compute.adapters", shipped)
+    assert wide_low == pytest.approx(low**WIDER_WITH_ADAPTERS, rel=5e-3)
+    assert wide_high == pytest.approx(high**WIDER_WITH_ADAPTERS, rel=5e-3)
+    # Squares of logarithms add up: what adapters add beside what a new part leaves open.
+    new_low, new_high = interval_of("new.compute.adapters", shipped)
+    plain_low, plain_high = shipped.intervals["new.compute"]
+    more = WIDER_WITH_ADAPTERS**2 - 1.0
+    for found, plain, known in ((new_low, plain_low, low), (new_high, plain_high, high)):
+        squares = math.log(plain) ** 2 + more * math.log(known) ** 2
+        assert abs(math.log(found)) == pytest.approx(math.sqrt(squares), rel=0.02)
+    anchored = shipped.intervals["anchored-3.compute"]
+    assert interval_of("anchored-3.compute.adapters", shipped) == anchored
+    assert "adapters" in regime_words("new.network.adapters")
+    assert "adapters" not in regime_words("anchored-1.network.adapters")
+
+
+def test_the_widening_is_that_of_the_shipped_runs_with_adapters(entries: tuple[Any, Any]) -> None:
+    models, hardware = entries
+    every = read_measured_points(DATA / "points.csv")
+    points = [p for p in every if p.lora or models.get(p.model, {}).get("lora")]
+    timed = [x for x in use(price_points(points, models, hardware)) if x.step_s]
+    timed = [x for x in timed if x.case.problem.job.tuning is not None]
+    known = known_residuals(timed, load_calibration())
+    names = [f"{e}.{k}" for e, k in zip(known.evidence, known.kinds, strict=True)]
+    bounds = np.log([load_calibration().intervals[name] for name in names])
+    families = known.families.tolist()
+    found = widening(families, known.log_ratio, bounds)
+    assert found == pytest.approx(WIDER_WITH_ADAPTERS, rel=0.05)
+    is_inside = np.zeros(len(families), bool)
+    for family in sorted(set(families)):
+        own = known.families == family
+        others = [name for name in families if name != family]
+        width = widening(others, known.log_ratio[~own], bounds[~own])
+        low, high = (width * bounds[own]).T
+        is_inside[own] = (known.log_ratio[own] >= low) & (known.log_ratio[own] <= high)
+    assert 0.75 <= is_inside.mean() <= 0.85
+    assert coverage_of(timed, load_calibration())[0].inside == pytest.approx(0.8, abs=0.03)
+
+
 @pytest.mark.slow
 def test_references_take_out_what_a_family_shares(entries: tuple[Any, Any]) -> None:
     points = [p for p in read_measured_points(DATA / "points.csv") if p.source == "ie"]
@@ -258,11 +311,6 @@ def test_references_take_out_what_a_family_shares(entries: tuple[Any, Any]) -> N
     assert found.log_ratio == pytest.approx(mine.log_ratio + np.log(2.0))
     # A common factor moves no order.
     assert resolution_from(slower) == resolution_from(used)
-
-
-@pytest.fixture(scope="module")
-def shipped_runs(entries: tuple[Any, Any]) -> tuple[Used, ...]:
-    return use(price_points(read_measured_points(DATA / "points.csv"), *entries))
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ from costmodels.parameters import total_params
 from costmodels.shapes import OperatorsShape
 from planner.errors import EmitError, SpecError
 from planner.frameworks.hf_config import hf_config
-from planner.specs.importers.huggingface.families.encoder_decoders import TYPES
+from planner.specs.importers.huggingface.families.encoders.encoder_decoders import TYPES
 from planner.specs.loader import model_from_dict
 from searches.frameworks.carried import able_frameworks
 

@@ -329,6 +329,14 @@ class TestTraining:
         assert batch & (batch - 1) == 0
         assert batch == 1 or 2**21.5 <= batch * seq_len <= 2**22.5
 
+    @pytest.mark.parametrize("task", ["sft", "lora", "qlora", "dpo"])
+    def test_other_tasks_than_pretraining_are_smaller(self, task):
+        job = model_from_dict(config("llama3-8b"), [("training.task", task)]).job
+        assert (job.seq_len, job.global_batch) == (2048, 64)
+        long = [("training.task", task), ("training.seq_len", 8192)]
+        job = model_from_dict(config("llama3-8b"), long).job
+        assert (job.seq_len, job.global_batch) == (8192, 16)
+
     def test_it_follows_a_sequence_that_is_stated(self):
         given = model_from_dict(config("llama3-8b"), [("training.seq_len", "32768")])
         assert (given.job.seq_len, given.job.global_batch) == (32768, 128)

@@ -78,7 +78,7 @@ WHAT = [
     ("nemotron-h", "hybrid_override_pattern: 4 layers, and num_hidden_layers is 52"),
     ("openelm", "widths of 2 layers, and the model has 16"),
     ("santacoder", "attention_head_type: 'multiquery'"),
-    ("plamo", "n_shared_head would be left out"),
+    ("opt-350m", "has norms in front of attention and MLP"),
 ]
 
 

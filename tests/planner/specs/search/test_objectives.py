@@ -503,7 +503,9 @@ def test_an_interrupted_answer_holds_what_was_found(
     ("model", "cluster", "pins"),
     [
         ("llama3-8b", "h100-x8", {"devices": 8}),
-        ("mixtral-8x7b", "h100-x512", {"devices": 512, "pp": 4}),
+        pytest.param(
+            "mixtral-8x7b", "h100-x512", {"devices": 512, "pp": 4}, marks=pytest.mark.slow
+        ),
         pytest.param(
             "llama3-70b", "a100-x1024", {"devices": 1024, "tp": 8}, marks=pytest.mark.slow
         ),

@@ -377,7 +377,12 @@ CLASSES: Mapping[str, _Class] = {
         model=_plain,
         latents=_qwen,
         clip=_square(1024, 512),
-        neutral={"patch_size": 2, "zero_cond_t": False, "use_additional_t_cond": False},
+        neutral={
+            "patch_size": 2,
+            "zero_cond_t": False,
+            "use_additional_t_cond": False,
+            "pooled_projection_dim": 768,
+        },
     ),
     "SD3Transformer2DModel": _Class(
         defaults={
@@ -642,4 +647,4 @@ def _not_counted(document: Document) -> list[str]:
     data = document.data
     if data[CLASS] != "PixArtTransformer2DModel" or data.get("use_additional_conditions") is False:
         return []
-    return ["not priced, below 0.1 % of the parameters: embeddings of resolution and aspect"]
+    return ["ignored (under 0.1 % of parameters): embeddings of resolution and aspect"]

@@ -98,7 +98,7 @@ def pattern_letters(value: Any) -> list[str] | None:
     if isinstance(value, str) and set(value.replace("|", "")) <= set(NEMOTRON_LETTERS):
         return list(value.replace("|", ""))
     is_list = isinstance(value, Sequence) and not isinstance(value, str)
-    if is_list and all(word in NEMOTRON_WORDS for word in value):
+    if is_list and all(isinstance(word, str) and word in NEMOTRON_WORDS for word in value):
         return [NEMOTRON_WORDS[word] for word in value]
     return None
 
@@ -126,7 +126,7 @@ HYBRID_TYPES: Mapping[str, ModelType] = {
         mixer="mamba2",
         feed="none",
         is_full=never,
-        ignored=_HARMLESS_SSM,
+        ignored=(*_HARMLESS_SSM, "intermediate_size"),
     ),
     "bamba": ModelType(
         defaults=sizes(Sizes(128000, 4096, 14336, 32, 32, 8, 262144), **_SSM),
@@ -152,6 +152,8 @@ HYBRID_TYPES: Mapping[str, ModelType] = {
             "attention_in_multiplier",
             "attention_out_multiplier",
             "key_multiplier",
+            "mamba_use_mlp",
+            "mlp_expansion_factor",
             "layers_block_type",
             "layer_types",
         ),

@@ -16,7 +16,9 @@ from planner.specs.importers.huggingface.rules import (
     POST_NORMS,
     QKV_O,
     ModelType,
+    OwnLayer,
     Sizes,
+    Stated,
     Switch,
     sizes,
 )
@@ -24,6 +26,19 @@ from planner.specs.importers.huggingface.rules import (
 _ALL: tuple[Switch, Switch, Switch] = ("attention_bias", "attention_bias", "mlp_bias")
 _USE_BIAS: tuple[Switch, Switch, Switch] = ("mlp_bias", "mlp_bias", "mlp_bias")
 _MINIMAX_ATTENTION = ("layer_types", "attn_type_list")
+
+
+def _hunyuan_layers(stated: Stated) -> list[OwnLayer]:
+    """Return which layers of Hunyuan-Large take the keys and values of the layer before.
+
+    Source: modeling_hunyuan.py beside the weights (`use_cla`, `cla_share_factor`).
+    """
+    section, n_layers = stated.section, len(stated.local)
+    share = section.get("cla_share_factor", 1) if section.get("use_cla") else 1
+    if not isinstance(share, int) or isinstance(share, bool) or share < 1:
+        raise ValueError(f"expected a whole cla_share_factor from 1 on, got {share}")
+    return [OwnLayer({"kv_shared": True} if i % share else {}) for i in range(n_layers)]
+
 
 _TYPES: Mapping[str, ModelType] = {
     "glm": ModelType(
@@ -187,6 +202,14 @@ _TYPES: Mapping[str, ModelType] = {
         biases=QKV_O,
         experts=True,
         qk_norm=True,
+        own_layers=_hunyuan_layers,
+        ignored=(
+            "q_lora_rank",
+            "kv_lora_rank",
+            "qk_nope_head_dim",
+            "qk_rope_head_dim",
+            "v_head_dim",
+        ),
     ),
     "dots1": ModelType(
         defaults=sizes(
@@ -409,6 +432,7 @@ NEWER_ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "stablelm_epoch": ("stablelm", {}),
     "hunyuan": ("hunyuan_v1_moe", dict.fromkeys(("vocab", "hidden", "moe_ffn", "layers"))),
     "bailing_moe_v2": ("bailing_moe", {"qk_norm": True}),
+    "llada2_moe": ("bailing_moe", {"qk_norm": True, "both_sides": True}),
     "internlm": ("internlm2", {"mlp_bias": True}),
     "cwm": (
         "llama",

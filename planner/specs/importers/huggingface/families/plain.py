@@ -31,6 +31,16 @@ def flint_full(layer: int, n_layers: int) -> bool:
 
 
 _DENSE: Mapping[str, ModelType] = {
+    "molmo2_text": ModelType(
+        defaults=sizes(
+            Sizes(151936, 4096, 12288, 36, 32, 8, 36864), head_dim=128, attention_bias=False
+        ),
+        keys={"attention_bias": ("qkv_bias", "attention_bias")},
+        biases=("attention_bias", False, False),
+        qk_norm=True,
+        ignored=("additional_vocab_size", "qk_norm_type", "rope_scaling_layers"),
+        extra=("rows of tokens for images",),
+    ),
     "helium": ModelType(
         defaults=sizes(Sizes(48000, 2560, 7040, 24, 20, 20, 4096), head_dim=128),
         biases=("attention_bias", False, "mlp_bias"),
@@ -143,7 +153,11 @@ _EXPERTS: Mapping[str, ModelType] = {
             window=4096,
             window_pattern=4,
         ),
-        keys={"shared_experts": ("num_shared_experts",)},
+        keys={
+            "shared_experts": ("num_shared_experts",),
+            "expert_flags": ("is_moe_layer",),
+            "first_dense": ("first_k_dense_replace", "first_last_k_dense_replace"),
+        },
         experts=True,
         qk_norm=True,
     ),
@@ -363,6 +377,7 @@ PLAIN_ALIASES: Mapping[str, tuple[str, Mapping[str, object]]] = {
             "max_positions": 1048576,
         },
     ),
+    "molmo2": ("molmo2_text", {}),
     "emu3_text_model": (
         "llama",
         {"vocab": 184622, "ffn": 14336, "kv_heads": 8, "max_positions": 9216},

@@ -27,22 +27,9 @@ REFUSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(("lfm3",), _HYBRID.format("convolutions")),
     **dict.fromkeys(
-        (
-            "bailing_moe_linear",
-            "bailing_hybrid",
-        ),
-        _HYBRID.format("linear attention"),
-    ),
-    **dict.fromkeys(
         ("puzzletron",),
         "layers that differ from one another in width, as an architecture search (NAS) left them",
     ),
-    **dict.fromkeys(
-        ("minicpm_sala",),
-        "sparse attention whose tokens an indexer picks",
-    ),
-    **dict.fromkeys(("step3_text", "step3"), "factorised attention, whose matrices are others"),
-    "bailing_hybrid": "delta attention whose decays and gates are matrices of full width",
     **dict.fromkeys(
         ("dots3_note", "dots3_note_text", "inkling_text", "inkling2_text"),
         "attention whose heads have other widths in some layers than in others",
@@ -63,10 +50,6 @@ REFUSED: Mapping[str, str] = {
     "mllama": "cross attention to images in some layers",
     "ernie4_5_vl_moe_text": "experts of two widths, for text and for images",
     "ernie4_5_vl_moe": "experts of two widths, for text and for images",
-    **dict.fromkeys(
-        ("minimax_m3_vl", "minimax_m3_vl_text"),
-        "sparse attention over blocks that an indexer picks",
-    ),
     "xlnet": "two streams of attention with relative positions",
     "reformer": "attention by hashing, with reversible layers",
     "ctrl": "no norm of its own in front of the MLP's residual, and positions of sines",
@@ -115,6 +98,7 @@ REFUSED: Mapping[str, str] = {
     "blt": "patches of bytes between three models",
     "moshi": "two models, one over time and one over codebooks",
     "phi3small": "blocks of sparse attention and a gate of its own",
+    "megrez_moe": "experts that several layers share",
     "jetmoe": "attention whose heads are experts too",
     "doge": "attention with dynamic masks and experts that are embeddings",
     **dict.fromkeys(
@@ -165,6 +149,25 @@ REFUSED: Mapping[str, str] = {
     ),
     **dict.fromkeys(
         ("deberta", "deberta-v2"), "attention with matrices for the distances of tokens"
+    ),
+    **dict.fromkeys(
+        ("moonshine", "moonshine_streaming", "speech_to_text", "canary", "cohere_asr", "dia"),
+        "an encoder of sound beside the decoder",
+    ),
+    **dict.fromkeys(
+        ("seamless_m4t", "seamless_m4t_v2"), "encoders of sound and of text, and several decoders"
+    ),
+    **dict.fromkeys(
+        ("led", "pegasus_x"), "an encoder whose tokens attend to windows and to some global tokens"
+    ),
+    **dict.fromkeys(
+        ("voxtral_realtime", "voxtral_realtime_text"),
+        "norms that a time scales, with matrices of their own",
+    ),
+    "kyutai_speech_to_text": "embeddings of several codebooks, and linear layers for each of them",
+    **dict.fromkeys(
+        ("encoder-decoder", "vision-encoder-decoder", "speech-encoder-decoder"),
+        "two models of other types, joined by cross attention",
     ),
     "albert": "layers that share one set of weights",
     **dict.fromkeys(("vit", "clip", "siglip", "dinov2"), "images in place of tokens"),

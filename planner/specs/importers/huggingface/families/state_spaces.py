@@ -47,6 +47,7 @@ _MAMBA_NAMES: Mapping[str, tuple[str, ...]] = {
     "m1_rank": ("time_step_rank",),
     "m1_conv": ("conv_kernel",),
     "m1_expand": ("expand",),
+    "m1_inner": ("intermediate_size", "d_inner"),
 }
 _MAMBA = sizes(
     Sizes(50280, 768, None, 32, 1, None, None),
@@ -56,7 +57,6 @@ _MAMBA = sizes(
     m1_expand=2,
 )
 _MAMBA_IGNORED = (
-    "intermediate_size",
     "use_bias",
     "use_conv_bias",
     "residual_in_fp32",
@@ -72,7 +72,8 @@ _MAMBA_IGNORED = (
     "mixer_rms_eps",
     "d_model",
     "n_layer",
-    "d_inner",
+    "rms_norm",
+    "fused_add_norm",
 )
 _LFM2: Mapping[str, tuple[str, ...]] = {
     "tied": ("tie_word_embeddings", "tie_embedding"),

@@ -1,0 +1,106 @@
+"""What the settings of a recipe of torchtune mean."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from planner.frameworks.finetuning.torchtune.emitter import ATTENTION, MLP
+
+Settings = Mapping[str, Any]
+OPTIM = {
+    "torch.optim.AdamW": "adamw_torch",
+    "torch.optim.SGD": "sgd",
+    "bitsandbytes.optim.AdamW8bit": "adamw_bnb_8bit",
+    "bitsandbytes.optim.PagedAdamW8bit": "paged_adamw_8bit",
+    "bitsandbytes.optim.PagedAdamW": "paged_adamw_32bit",
+}
+"""`optim` of the Trainer by the component of the optimizer."""
+DEFAULTS = {
+    "batch_size": 1,
+    "gradient_accumulation_steps": 1,
+    "dtype": "bf16",
+    "model.lora_rank": 8,
+    "model.lora_alpha": 16,
+    "model.lora_dropout": 0.0,
+    "fsdp_reshard_after_forward": True,
+}
+"""Of builders with sizes in their names, and of recipes. Source: torchtune 0.6.1."""
+SECTIONS = ("model", "optimizer", "dataset", "tokenizer", "checkpointer", "loss")
+NAMES = {
+    "per_device_train_batch_size": "batch_size",
+    "fsdp_config.fsdp_activation_checkpointing": "enable_activation_checkpointing",
+    "fsdp_config.fsdp_activation_checkpointing_offload": "enable_activation_offloading",
+    "fsdp_config.fsdp_reshard_after_forward": "fsdp_reshard_after_forward",
+    "fsdp_config.fsdp_offload_params": "fsdp_cpu_offload",
+    "parallelism_config.parallelism_config_tp_size": "tensor_parallel_dim",
+}
+"""Its names of the engine's settings."""
+
+
+def torchtune_arguments(settings: Settings) -> dict[str, Any]:
+    """Return its settings as arguments of the Trainer."""
+    stated = str(settings.get("optimizer._component_", ""))
+    return {
+        "per_device_train_batch_size": settings["batch_size"],
+        "gradient_accumulation_steps": settings["gradient_accumulation_steps"],
+        "max_length": settings.get("tokenizer.max_seq_len"),
+        "gradient_checkpointing": settings.get("enable_activation_checkpointing"),
+        "bf16": settings["dtype"] == "bf16",
+        "optim": OPTIM.get(stated, stated),
+    }
+
+
+def torchtune_lora(settings: Settings) -> dict[str, Any] | None:
+    """Return the section `training.lora`; None where the builder is of all weights."""
+    component = str(settings.get("model._component_", ""))
+    builder = component.rpartition(".")[2]
+    if not builder.startswith(("lora_", "qlora_")):
+        return None
+    ours = {name: target for target, name in ATTENTION.items()}
+    named = settings.get("model.lora_attn_modules") or []
+    named = [named] if isinstance(named, str) else named
+    targets = [ours.get(name, name) for name in named]
+    targets += MLP if settings.get("model.apply_lora_to_mlp") else ()
+    is_nf4 = builder.startswith("qlora_") or settings.get("model.quantize_base")
+    return {
+        "rank": settings["model.lora_rank"],
+        "alpha": settings["model.lora_alpha"],
+        "dropout": settings["model.lora_dropout"],
+        "targets": targets,
+        "base": "nf4" if is_nf4 else "bf16",
+    }
+
+
+def torchtune_packing(settings: Settings) -> str:
+    """Return how samples become sequences: its packs are masked."""
+    return "masked" if settings.get("dataset.packed") else "none"
+
+
+def torchtune_reference(settings: Settings) -> str:
+    """Return where the reference is: pairs are told by their loss."""
+    loss = str(settings.get("loss._component_", ""))
+    return "memory" if loss.endswith("DPOLoss") else ""
+
+
+def torchtune_launch(settings: Settings, _: object) -> dict[str, Any]:
+    """Return the sharding of its recipes as the launch configuration of Accelerate."""
+    return {
+        "distributed_type": "FSDP",
+        "mixed_precision": "bf16" if settings["dtype"] == "bf16" else "no",
+        "fsdp_config": {
+            "fsdp_version": 2,
+            "fsdp_reshard_after_forward": settings["fsdp_reshard_after_forward"],
+            "fsdp_activation_checkpointing": settings.get("enable_activation_checkpointing"),
+            "fsdp_activation_checkpointing_offload": settings.get("enable_activation_offloading"),
+            "fsdp_offload_params": settings.get("fsdp_cpu_offload"),
+        },
+        "parallelism_config": {
+            "parallelism_config_tp_size": settings.get("tensor_parallel_dim") or 1
+        },
+    }
+
+
+def torchtune_notes(settings: Settings) -> tuple[str, ...]:
+    """Return what of its formats is priced otherwise."""
+    if settings["dtype"] != "bf16":
+        return ()
+    return ("dtype bf16: weights that are trained, and their states, are priced in fp32",)

@@ -1,0 +1,1 @@
+"""Answers on sizes and shares as documents: a scaling curve, and an allocation."""

@@ -1,0 +1,1 @@
+"""The card: an answer in one sentence, a few figures and one drawing, alike everywhere."""

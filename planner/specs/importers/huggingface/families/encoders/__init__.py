@@ -1,0 +1,1 @@
+"""Families with an encoder, alone or before a decoder."""

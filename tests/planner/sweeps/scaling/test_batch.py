@@ -1,0 +1,79 @@
+"""`planner.batch_solve`: rows are those of single questions, whichever are there already."""
+
+import pytest
+
+import planner
+from planner.errors import UsageError
+from planner.solver.request import SolveRequest
+from planner.sweeps.scaling.batch import answered, batch_cells
+
+ASKED = ({"small": "llama3-8b"}, {"h100": "h100-x8", "words": "8xa100"}, [8, 7])
+
+
+@pytest.fixture(scope="module")
+def cells():
+    return batch_cells(*ASKED, SolveRequest())
+
+
+@pytest.fixture(scope="module")
+def whole(cells):
+    return answered(cells)
+
+
+def test_a_row_is_the_answer_to_its_question(whole):
+    places = [(row["cluster"], row["n_devices"], row["status"]) for row in whole.rows]
+    assert places == [
+        ("h100", 7, "no layout"),
+        ("h100", 8, "ok"),
+        ("words", 7, "no layout"),
+        ("words", 8, "ok"),
+    ]
+    for row, cluster in ((whole.rows[1], "h100-x8"), (whole.rows[3], "8xa100")):
+        best = planner.solve("llama3-8b", cluster, pins={"devices": 8}, top=1).plans[0]
+        assert row["plan_id"] == best.plan_id
+        assert row["tokens_per_s"] == best.tokens_per_s
+        assert row["layout"]["tp"] == best.layout.tp
+        assert row["n_nodes"] == 1
+    assert (whole.n_cells, whole.stopped, whole.exit_code) == (4, "", 0)
+
+
+def test_rows_that_are_there_are_not_searched_again(cells, whole):
+    came = []
+    there = {row["index"]: row for row in whole.rows if row["index"] != 0}
+    again = answered(cells, there=there, came=came.append)
+    assert again.dumps() == whole.dumps()
+    assert [row["index"] for row in came] == [0]
+
+
+def test_what_a_time_limit_leaves_out_is_said(cells):
+    stopped = answered(cells, stop=lambda: True)
+    data = stopped.to_json()
+    assert (data["stopped"], data["complete"], stopped.exit_code) == ("time limit", False, 4)
+    assert len(data["rows"]) < 4
+
+
+@pytest.mark.parametrize(
+    ("jobs", "clusters", "counts", "said"),
+    [
+        ({}, {"a": "h100-x8"}, [8], "jobs"),
+        ({"a": "llama3-8b"}, {}, [8], "clusters"),
+        ({"a": "llama3-8b"}, {"a": "h100-x8"}, [], "counts"),
+        ({"a": "llama3-8b"}, {"a": "h100-x8"}, [8, 8], "twice"),
+        ({"a": "llama3-8b"}, {"a": "h100-x8"}, [0], "0 is no number"),
+        ({"a": "llama3-8b"}, {"a": "mixed-h100-a100"}, [8], "2 pools"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(jobs, clusters, counts, said):
+    with pytest.raises(UsageError) as found:
+        planner.batch_solve(jobs, clusters, counts)
+    assert said in found.value.message
+
+
+def test_where_the_states_alone_are_too_large_nothing_is_searched(monkeypatch):
+    cells = batch_cells({"large": "llama3-405b"}, {"h100": "h100-x8"}, [8], SolveRequest())
+    assert not planner.solve("llama3-405b", "h100-x8", pins={"devices": 8}).plans
+    monkeypatch.setattr("planner.sweeps.scaling.batch.solve_inputs", pytest.fail)
+    (row,) = answered(cells).rows
+    assert (row["status"], row["plan_id"]) == ("nothing fits", None)
+    # Weights alone: 405.9e9 parameters x 2 bytes = 0.81 TB, and 8 x 80 GiB = 0.69 TB.
+    assert "states alone" in row["reason"]
