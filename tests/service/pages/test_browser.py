@@ -129,6 +129,8 @@ def test_the_table_is_sorted_and_filtered_and_its_address_says_so(page_at):
     memory = [float(text) for text in cells(screen, "memory")]
     assert memory == sorted(memory)
     page.get_by_role("link", name="Memory", exact=True).click()
+    memory = [float(text) for text in cells(screen, "memory")]
+    assert memory == sorted(memory, reverse=True)
     assert page.locator("th[aria-sort=descending]").count() == 1
     page.get_by_label("Filter").fill("tp=1 tie=tie")
     page.wait_for_function("() => location.search.includes('filter=')")
