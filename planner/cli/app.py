@@ -36,6 +36,7 @@ from planner.cli.options import (
     Model,
     PlanArg,
     TableOrJson,
+    TimeLimit,
 )
 from planner.cli.plugins import FIND, LOOK_UP, MEASURE, READ, RUN, Commands
 from planner.cli.signatures import records_as_options
@@ -239,12 +240,16 @@ def batch_solve_command(
         str, typer.Argument(metavar="FILE.yaml", help="jobs and clusters by name, and counts.")
     ],
     framework: Annotated[str, typer.Option(help="Only what it can run.")] = "",
+    time_limit: TimeLimit = None,
+    executor: Annotated[
+        str, typer.Option(help="automatic, serial, processes or ray: same rows.")
+    ] = "automatic",
     form: TableOrJson = "table",
 ) -> None:
     """Solve several jobs on several kinds and numbers of devices."""
     from planner.cli.commands.scaling.batch_solve import run_batch_solve
 
-    raise typer.Exit(run_batch_solve(jobs, framework, form))
+    raise typer.Exit(run_batch_solve(jobs, framework, time_limit, executor, form))
 
 
 @app.command("allocate", rich_help_panel=FIND)

@@ -473,7 +473,10 @@ def _batch_solve(service: Client, params: Params) -> int:
         "jobs": {name: document(each, "model") for name, each in read["jobs"].items()},
         "clusters": {name: document(each, "cluster") for name, each in read["clusters"].items()},
         "counts": read["counts"],
-        **_without_empty(framework=params["framework"]),
+        **_without_empty(
+            framework=params["framework"],
+            time_limit_s=positive(params["time_limit"], "--time-limit", "20"),
+        ),
     }
     return show_batch(_ask(service, "batch-solve", request), params["form"])
 
@@ -556,7 +559,7 @@ SERVED: Mapping[str, Served] = {
     "diff": Served(_diff),
     "scale": Served(_scale),
     "allocate": Served(_allocate),
-    "batch-solve": Served(_batch_solve),
+    "batch-solve": Served(_batch_solve, {"executor": _EXECUTOR}),
     "sweep": Served(
         _sweep,
         {

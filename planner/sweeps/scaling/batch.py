@@ -1,44 +1,29 @@
 """`batch_solve`: the fastest plans of several jobs on several kinds of devices."""
 
 import json
-import math
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 from types import MappingProxyType
 from typing import Any
 
-from planner.errors import UsageError
-from planner.solver.answer.result import Result
+from planner.errors import SearchError, UsageError
 from planner.solver.calibration.file import load_calibration
-from planner.solver.execution import Execution
-from planner.solver.problem import make_problem
+from planner.solver.execution import check_executor
 from planner.solver.request import SolveRequest
-from planner.solver.solve import Extent, solve_inputs
 from planner.solver.sources import Source
 from planner.specs.identity import content_id
-from planner.specs.search.axis_values import DEVICES
-from planner.sweeps.scaling.curve import ScaleTask, scale_task
-from planner.sweeps.scaling.sizes import SizeRange, grown
-from searches.device_counts import device_counts
-from searches.executors.executor import SerialExecutor
-from searches.feasibility import states_can_fit
-from searches.pricing.shared_work import SharedWork
+from planner.sweeps.scaling.batch_rows import BatchCell, BatchRow, RowSearch
+from planner.sweeps.scaling.curve import scale_task
+from planner.sweeps.scaling.sizes import SizeRange
+from searches.executors.streaming import Lost, make_stream
 
 SCHEMA_VERSION = "1.0"
-BatchRow = dict[str, Any]
-"""`index`, `job`, `cluster`, `n_devices`, `n_nodes`, `status` (`ok`, `nothing fits`, `no layout`),
-`reason`; of the plan `plan_id`, `step_time_s`, `tokens_per_s`, `peak_bytes`, `layout`."""
-
-
-@dataclass(frozen=True, slots=True)
-class BatchCell:
-    """One question of a batch."""
-
-    index: int
-    job: str
-    cluster: str
-    n_devices: int
-    task: ScaleTask
+CELLS_FOR_PROCESSES = 8
+"""Questions from which on processes pay: each takes some 0.1 s, to start them as much."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +93,22 @@ def batch_solve(
     clusters: Mapping[str, Source],
     counts: Sequence[int],
     request: SolveRequest | None = None,
+    executor: str = "automatic",
 ) -> Batch:
     """Return the fastest plan of every job on every cluster at every number of devices.
 
-    What is searched beside that is that of `request`, as in `scale`. Raises `SpecError` for a bad
-    input and `UsageError` for a bad option; a number of devices that a job cannot use has a row.
+    What is searched beside that is that of `request`, as in `scale`; its time limit ends the batch
+    with the rows so far. As in `scale`, time alone orders plans: `solve` may list first one that
+    ties with the fastest and is simpler or smaller. `executor` is `automatic`, `serial`,
+    `processes` or `ray`; no row depends on it. Raises `SpecError` for a bad input and `UsageError`
+    for a bad option; a number of devices that a job cannot use has a row.
     """
-    return answered(batch_cells(jobs, clusters, counts, request or SolveRequest()))
+    start, request = time.monotonic(), request or SolveRequest()
+    check_executor(executor, "")
+    cells = batch_cells(jobs, clusters, counts, request)
+    limit_s = request.time_limit_s
+    stop = (lambda: time.monotonic() - start > limit_s) if limit_s else None
+    return answered(cells, stop, executor=executor)
 
 
 def answered(
@@ -123,11 +117,15 @@ def answered(
     progress: Callable[[int, int], None] | None = None,
     there: Mapping[int, BatchRow] = MappingProxyType({}),
     came: Callable[[BatchRow], None] | None = None,
+    executor: str = "serial",
 ) -> Batch:
-    """Return the rows of cells; those that are `there` are taken, `came` is given the others."""
+    """Return the rows of cells; those that are `there` are taken, `came` is given the others.
+
+    `executor` is one of `searches.executors.executor.NAMES`; no row depends on it.
+    """
     rows: list[BatchRow] = []
     stopped = ""
-    for row in _rows(cells, stop, there):
+    for row in _rows(cells, stop, there, executor):
         if row is None:
             stopped = "time limit"
             break
@@ -158,53 +156,49 @@ def _rows(
     cells: Sequence[BatchCell],
     stop: Callable[[], bool] | None,
     there: Mapping[int, BatchRow],
+    executor: str,
 ) -> Iterator[BatchRow | None]:
-    """Yield the row of every cell; None, and no more, where the search was stopped."""
-    execution = Execution(SerialExecutor(), stop, shared=SharedWork())
+    """Yield the row of every cell in order; None, and no more, where the search was stopped."""
+    left = [cell for cell in cells if cell.index not in there]
+    searched = _searched(left, stop, executor)
     for cell in cells:
         row = there.get(cell.index)
-        yield _row(cell, execution) if row is None else row
+        yield next(searched) if row is None else row
 
 
-def _row(cell: BatchCell, execution: Execution) -> BatchRow | None:
-    job = cell.task.job
-    extent = Extent(fewer_devices=False, reasons=False)
-    options = replace(job.options, top=1, pins={**job.options.pins, DEVICES: cell.n_devices})
-    cluster = grown(job.cluster, cell.n_devices)
-    problem = make_problem(job.model, cluster, job.options)
-    if cell.n_devices not in device_counts(problem.pool):
-        return _cell_row(cell, "no layout", "neither whole nodes nor an equal part of one")
-    if not states_can_fit(problem, cell.n_devices):  # a bound, for none of the search's time
-        return _cell_row(cell, "nothing fits", "parameters and their states alone are too large")
-    result = solve_inputs(job.model, cluster, options, execution, cell.task.command, extent)
-    if result.stopped:
-        return None
-    if not result.plans:
-        status = "nothing fits" if result.counts.space else "no layout"
-        return _cell_row(cell, status, "")
-    return _cell_row(cell, "ok", "") | _plan(result)
+def _searched(
+    cells: Sequence[BatchCell], stop: Callable[[], bool] | None, executor: str
+) -> Iterator[BatchRow | None]:
+    """Yield the rows of cells in their order, from as many processes as the executor has."""
+    if executor == "serial" or len(cells) < CELLS_FOR_PROCESSES:
+        yield from map(RowSearch(stop).row, cells)
+        return
+    by_index = {cell.index: cell for cell in cells}
+    waiting: dict[int, BatchRow | None] = {}
+    chunks = [
+        [cell.index for cell in some]
+        for _, some in groupby(cells, key=lambda cell: (cell.job, cell.cluster))
+    ]
+    order = iter(cells)
+    at = next(order, None)
+    answers = make_stream(executor).answers(partial(_row_of_worker, by_index), chunks)
+    with closing(answers):  # type: ignore[type-var]  # a generator: its workers end with it
+        for index, row in answers:
+            if isinstance(row, Lost):
+                raise SearchError(
+                    f"job {by_index[index].job} on {by_index[index].cluster}: {row.reason}",
+                    "free memory on this machine, or --executor serial",
+                )
+            waiting[index] = row
+            while at is not None and at.index in waiting:
+                yield waiting.pop(at.index)
+                at = next(order, None)
+            if stop is not None and stop():
+                yield None
+                return
 
 
-def _cell_row(cell: BatchCell, status: str, reason: str) -> BatchRow:
-    per_node = cell.task.job.cluster.cluster.pools[0].devices_per_node
-    return {
-        "index": cell.index,
-        "job": cell.job,
-        "cluster": cell.cluster,
-        "n_devices": cell.n_devices,
-        "n_nodes": math.ceil(cell.n_devices / per_node),
-        "status": status,
-        "reason": reason,
-        **dict.fromkeys(("plan_id", "step_time_s", "tokens_per_s", "peak_bytes", "layout")),
-    }
-
-
-def _plan(result: Result) -> BatchRow:
-    best = result.best.to_json()
-    return {
-        "plan_id": best["plan_id"],
-        "step_time_s": best["step_time_s"],
-        "tokens_per_s": best["tokens_per_s"],
-        "peak_bytes": best["memory"]["peak_bytes"],
-        "layout": best["layout"],
-    }
+def _row_of_worker(by_index: Mapping[int, BatchCell]) -> Callable[[int], BatchRow | None]:
+    """Return what a worker answers with: a row for the index of a cell."""
+    search = RowSearch()
+    return lambda index: search.row(by_index[index])

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from planner.cli.arguments import check_format
+from planner.cli.arguments import check_format, positive
 from planner.errors import UsageError
 
 KEYS = ("jobs", "clusters", "counts")
@@ -31,13 +31,17 @@ def batch_questions(file: str) -> dict[str, Any]:
     return {**data, "jobs": dict(data["jobs"]), "clusters": dict(data["clusters"])}
 
 
-def run_batch_solve(jobs: str, framework: str, form: str) -> int:
+def run_batch_solve(
+    jobs: str, framework: str, time_limit: float | None, executor: str, form: str
+) -> int:
     """Run `planner batch-solve`; return the exit code."""
     from planner.solver.request import SolveRequest
     from planner.sweeps.scaling.batch import batch_solve
 
     check_format(form, ("table", "json"))
-    answer = batch_solve(**batch_questions(jobs), request=SolveRequest(framework=framework))
+    limit_s = positive(time_limit, "--time-limit", "20")
+    request = SolveRequest(framework=framework, time_limit_s=limit_s)
+    answer = batch_solve(**batch_questions(jobs), request=request, executor=executor)
     return show_batch(answer.to_json(), form)
 
 

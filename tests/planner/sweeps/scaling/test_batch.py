@@ -29,8 +29,11 @@ def test_a_row_is_the_answer_to_its_question(whole):
         ("words", 8, "ok"),
     ]
     for row, cluster in ((whole.rows[1], "h100-x8"), (whole.rows[3], "8xa100")):
-        best = planner.solve("llama3-8b", cluster, pins={"devices": 8}, top=1).plans[0]
+        plans = planner.solve("llama3-8b", cluster, pins={"devices": 8}, top=64, all_variants=True)
+        best = min(plans.plans, key=lambda plan: plan.step_time_s)
         assert row["plan_id"] == best.plan_id
+        assert row["step_time_s"] == best.step_time_s
+        assert row["peak_bytes"] == best.breakdown.peak_bytes
         assert row["tokens_per_s"] == best.tokens_per_s
         assert row["layout"]["tp"] == best.layout.tp
         assert row["n_nodes"] == 1
@@ -50,6 +53,26 @@ def test_what_a_time_limit_leaves_out_is_said(cells):
     data = stopped.to_json()
     assert (data["stopped"], data["complete"], stopped.exit_code) == ("time limit", False, 4)
     assert len(data["rows"]) < 4
+
+
+def test_rows_are_those_of_a_curve_and_do_not_depend_on_processes(monkeypatch):
+    monkeypatch.setattr("planner.sweeps.scaling.batch.CELLS_FOR_PROCESSES", 2)
+    cells = batch_cells({"a": "llama3-8b"}, {"h100": "h100-x8"}, [4, 8, 16], SolveRequest())
+    here, there = answered(cells), answered(cells, executor="processes")
+    assert there.dumps() == here.dumps()
+    curve = planner.scale("llama3-8b", "h100-x8", least=4, most=16)
+    steps = {row["scale.size"]: row["best.step_time_s"] for row in curve.rows}
+    assert {row["n_devices"]: row["step_time_s"] for row in here.rows} == steps
+
+
+@pytest.mark.parametrize("limits", [{"step_limit_s": 1.0}, {"objective": "memory"}])
+def test_limits_and_objectives_are_kept(limits):
+    request = SolveRequest(**limits)
+    (row,) = answered(batch_cells({"a": "llama3-8b"}, {"b": "h100-x8"}, [8], request)).rows
+    result = planner.solve("llama3-8b", "h100-x8", pins={"devices": 8}, top=1, **limits)
+    assert (row["status"] == "ok") == bool(result.plans)
+    if result.plans:
+        assert row["peak_bytes"] <= 1.001 * result.plans[0].breakdown.peak_bytes
 
 
 @pytest.mark.parametrize(
@@ -72,7 +95,7 @@ def test_what_makes_no_sense_is_refused(jobs, clusters, counts, said):
 def test_where_the_states_alone_are_too_large_nothing_is_searched(monkeypatch):
     cells = batch_cells({"large": "llama3-405b"}, {"h100": "h100-x8"}, [8], SolveRequest())
     assert not planner.solve("llama3-405b", "h100-x8", pins={"devices": 8}).plans
-    monkeypatch.setattr("planner.sweeps.scaling.batch.solve_inputs", pytest.fail)
+    monkeypatch.setattr("planner.sweeps.scaling.batch_rows.search", pytest.fail)
     (row,) = answered(cells).rows
     assert (row["status"], row["plan_id"]) == ("nothing fits", None)
     # Weights alone: 405.9e9 parameters x 2 bytes = 0.81 TB, and 8 x 80 GiB = 0.69 TB.
