@@ -38,7 +38,8 @@ def scale_answer(request: schemas.ScaleBody, running: RunningCall) -> Data:
 
 def batch_solve_answer(request: schemas.BatchSolveBody, running: RunningCall) -> Data:
     """Return a row for every job, kind of devices and number of them."""
-    from planner.sweeps.scaling.batch import BatchRow, answered
+    from planner.sweeps.scaling.batch import answered
+    from planner.sweeps.scaling.batch_rows import BatchRow
     from planner.sweeps.storage import row_text
 
     def keep(row: BatchRow) -> None:
