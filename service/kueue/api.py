@@ -161,7 +161,13 @@ class ApiClient:
         """
         meta = body["metadata"]
         whole = {"apiVersion": resource.api_version, "kind": resource.kind, **body}
-        query = urlencode({"fieldManager": self._manager, "force": str(force).lower()})
+        query = urlencode(
+            {
+                "fieldManager": self._manager,
+                "fieldValidation": "Strict",  # a field that the server does not know is refused
+                "force": str(force).lower(),
+            }
+        )
         path = resource.path(meta.get("namespace", ""), meta["name"], subresource)
         return self._json("PATCH", f"{path}?{query}", whole, "application/apply-patch+yaml")
 
