@@ -111,7 +111,7 @@ class ApiClient:
                 return None
             raise
 
-    def list(self, resource: Resource) -> tuple[list[Data], str]:
+    def list_all(self, resource: Resource) -> tuple[list[Data], str]:
         """Return all objects, and the resource version from which a watch goes on."""
         items: list[Data] = []
         token = ""

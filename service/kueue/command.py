@@ -88,7 +88,7 @@ def kueue_command(options: KueueOptions) -> None:
     api = ApiClient(connection, options.controller_name.replace("/", "-"))
     try:
         kinds = api.kueue()
-        api.list(kinds.checks)
+        api.list_all(kinds.checks)
     except ApiError as error:
         raise PlannerError(
             f"{connection.url}: {error.message}",

@@ -64,7 +64,7 @@ class Watcher:
         self._stream.end()
 
     def _list(self) -> str:
-        items, version = self._api.list(self._resource)
+        items, version = self._api.list_all(self._resource)
         for item in items:
             self._told(item)
         self.listed.set()

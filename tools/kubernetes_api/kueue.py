@@ -1,8 +1,8 @@
 """Kueue's part in two-phase admission (KEP-993), played on the store, step by step.
 
-`reserve` is its scheduler, `advance` its controllers of Workloads and Jobs: a Workload with a check
-in Retry or Rejected is evicted, one whose checks are all Ready is admitted and its Job started with
-the updates of its pods. Writes are those of Kueue's managers, under the rules of the server.
+`reserve` is its scheduler, `advance` its controllers of Workloads and Jobs: a Workload with a
+check in Retry or Rejected is evicted, one whose checks are all Ready is admitted and its Job
+started with the updates of its pods. Writes are those of Kueue's managers, under all rules.
 """
 
 import copy
@@ -177,7 +177,7 @@ def _assignment(pod_set: Data, reservation: Reservation, first: bool) -> Data:
     found: Data = {
         "name": pod_set["name"],
         "count": count,
-        "flavors": {name: reservation.flavor for name in usage},
+        "flavors": dict.fromkeys(usage, reservation.flavor),
         "resourceUsage": usage,
     }
     if reservation.topology is not None:

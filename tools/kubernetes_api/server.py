@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._watch(call)
             return None
         self._check(call, "list")
-        items, version = self._served.store.list(call.kind, call.namespace)
+        items, version = self._served.store.list_all(call.kind, call.namespace)
         start = int(call.query.get("continue", 0))
         limit = int(call.query.get("limit", 0)) or len(items)
         more = start + limit < len(items)

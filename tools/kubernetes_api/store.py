@@ -51,7 +51,7 @@ class Store:
                 raise Refused(404, "NotFound", f'{kind.plural} "{name}" not found')
             return copy.deepcopy(found)
 
-    def list(self, kind: Kind, namespace: str = "") -> tuple[list[Data], int]:
+    def list_all(self, kind: Kind, namespace: str = "") -> tuple[list[Data], int]:
         """Return copies of all objects of a kind by name, and the version they are of."""
         with self.changed:
             found = [
