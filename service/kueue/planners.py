@@ -61,7 +61,8 @@ class RemotePlanner:
         """Prepare; `authority` is the file of its certificate's authority, empty for the usual."""
         from planner.client import Client
 
-        self._client = Client(url, token=token, ca=authority)
+        # One repetition: Kueue comes again with those that are not answered.
+        self._client = Client(url, token=token, ca=authority, retries=1)
         self._limit_s = time_limit_s
 
     def ask(self, call: str, request: Mapping[str, Any]) -> Data:
@@ -77,6 +78,10 @@ class RemotePlanner:
                 raise PlannerUnavailable(f"{self._client.url}: {message}") from None
             raise PlannerRefusal(message) from None
         return answer
+
+    def close(self) -> None:
+        """Close the connections to the service."""
+        self._client.close()
 
 
 def _with_fix(message: str, fix: str) -> str:

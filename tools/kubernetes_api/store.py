@@ -1,6 +1,7 @@
 """The objects of the server: versions, generations, managed fields, and the events of watches."""
 
 import copy
+import re
 import threading
 import time
 import uuid
@@ -16,6 +17,7 @@ Data = dict[str, Any]
 Key = tuple[str, str, str]
 """Plural, namespace and name of an object."""
 MOST_EVENTS = 10_000
+SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 
 
 class Refused(Exception):
@@ -215,6 +217,8 @@ class Store:
             raise Refused(400, "BadRequest", f"the object is no {kind.kind} ({kind.api_version})")
         if not new["metadata"].get("name"):
             raise Refused(422, "Invalid", f"{kind.kind} is invalid: metadata.name: Required value")
+        if not SUBDOMAIN.fullmatch(new["metadata"]["name"]):
+            raise Refused(422, "Invalid", f"{kind.kind} is invalid: metadata.name: no subdomain")
         whole = {"apiVersion": kind.api_version, "kind": kind.kind, **new}
         whole = with_defaults(whole, kind.schema)
         wrong = [*faults(whole, kind.schema)] or [*broken_rules(kind, whole, old)]

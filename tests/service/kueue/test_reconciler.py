@@ -301,7 +301,25 @@ def test_a_config_map_of_others_is_not_written(kueue: Kueue, reconciler: Reconci
     found = decided(kueue, reconciler, NOTES | {"planner/config-map": "taken"})
     assert (found["state"], "not of this Workload" in found["message"]) == ("Rejected", True)
     assert kueue.store.get(CONFIG_MAPS, "team", "taken")["data"] == {"k": "v"}
-    kueue.submit("again", template(NOTES | {"planner/config-map": "No_Name"}), 2)
+
+
+def test_a_config_map_that_the_server_refuses_is_rejected(
+    kueue: Kueue, reconciler: Reconciler
+) -> None:
+    found = decided(kueue, reconciler, NOTES | {"planner/config-map": "No_Name"})
+    assert (found["state"], "No_Name was refused" in found["message"]) == ("Rejected", True)
+
+
+def test_a_config_map_of_a_workload_that_is_gone_is_waited_for(
+    kueue: Kueue, reconciler: Reconciler
+) -> None:
+    notes = NOTES | {"planner/config-map": "train-plan"}
+    assert decided(kueue, reconciler, notes)["state"] == "Ready"
+    kueue.submit("again", template(notes), 2)
+    kueue.reserve("again", OURS)
+    reconciler.reconcile("team", "again")
+    found = kueue.check("again", CHECK)
+    assert (found["state"], "but of train" in found["message"]) == ("Retry", True)
 
 
 # Tried again
