@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tools.kubernetes_api.http_store import HttpStore
 from tools.kubernetes_api.rules import is_true
 from tools.kubernetes_api.schemas import GROUP, kinds
 from tools.kubernetes_api.store import Data, Store
@@ -42,7 +43,7 @@ class Reservation:
 class Kueue:
     """Kueue on a store."""
 
-    store: Store
+    store: Store | HttpStore
     namespace: str = "team"
 
     def submit(self, name: str, template: Data, n_pods: int, least: int = 0) -> None:
