@@ -21,6 +21,19 @@
 local CONFIG = os.getenv("PLANNER_CURL_CONFIG") or "/etc/slurm/planner.curl"
 local MARK = "#PLAN "
 local MOST_HELP = 3
+local NOT_SET = 65534 -- Slurm's NO_VAL16
+
+-- GPUs are gres:gpu:8 up to Slurm 23.02, and gres/gpu:8 from 23.11 on; each refuses the other.
+-- The release is that of the program that runs this: the parent of the shell.
+local function gpu_prefix()
+  local pipe = io.popen("/proc/$PPID/exe -V 2>/dev/null")
+  local major, minor = pipe:read("*a"):match("^slurm%S*%s+(%d+)%.(%d+)")
+  pipe:close()
+  local is_old = major and tonumber(major) * 100 + tonumber(minor) < 2311
+  return is_old and "gres:gpu:" or "gres/gpu:"
+end
+
+local GPUS = gpu_prefix()
 
 local ESCAPES = { ['"'] = '\\"', ["\\"] = "\\\\" }
 
@@ -161,7 +174,11 @@ local function apply(job_desc, answer)
   local nodes = math.ceil(plan.layout.n_devices / devices)
   job_desc.min_nodes, job_desc.max_nodes = nodes, nodes
   job_desc.ntasks_per_node, job_desc.num_tasks = 1, nodes
-  job_desc.tres_per_node = "gres/gpu:" .. shown(devices)
+  -- Of --nodes sbatch makes as many processors too, which the nodes of the plan need not have.
+  local per_task = job_desc.cpus_per_task
+  local is_set = per_task ~= nil and per_task > 0 and per_task < NOT_SET
+  job_desc.min_cpus = nodes * (is_set and math.floor(per_task) or 1)
+  job_desc.tres_per_node = GPUS .. shown(devices)
   job_desc.comment = "planner:" .. plan.plan_id
   for axis, value in pairs(plan.layout) do
     job_desc.environment["PLAN_" .. axis:upper()] = shown(value)

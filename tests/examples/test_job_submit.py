@@ -18,8 +18,10 @@ from planner.specs.search.axis_values import layout_to_json
 from tests.examples.conftest import ROOT
 
 PLUGIN = (ROOT / "examples" / "schedulers" / "job_submit.lua").read_text()
-NUMBERS = {"min_nodes", "max_nodes", "ntasks_per_node", "num_tasks"}
+NUMBERS = {"min_nodes", "max_nodes", "ntasks_per_node", "num_tasks", "min_cpus"}
 TEXTS = {"tres_per_node", "comment", "script"}
+CPUS = {"min_cpus": 5.0, "cpus_per_task": 65534.0}
+"""What sbatch makes of --nodes=5 without --cpus-per-task: 65534 is none."""
 SCRIPT = "#!/bin/bash\n#SBATCH --nodes=5\n#PLAN {}\nsrun train\n"
 HOST = """
 return function(read, write, read_env, write_env)
@@ -55,7 +57,7 @@ class Job:
     """A job as slurmctld hands it to the plugin, and what the plugin made of it."""
 
     def __init__(self, script: str | None) -> None:
-        self.fields: dict[str, Any] = {"script": script, "min_nodes": 5}
+        self.fields: dict[str, Any] = {"script": script, "min_nodes": 5, **CPUS}
         self.environment: dict[str, str] = {"HOME": "/nobody"}
         self.said: list[str] = []
 
@@ -68,11 +70,16 @@ class Job:
         """Return `io.popen`, which the wheel's Lua does not have: `sh -c`, as POSIX says."""
 
         def popen(command: str) -> Any:
+            text = self.release if "/exe -V" in command and self.release else ""
             done = subprocess.run(["sh", "-c", command], text=True, capture_output=True)
-            read = lua.eval("function(text) return function() return text end end")(done.stdout)
+            text = text or done.stdout
+            read = lua.eval("function(text) return function() return text end end")(text)
             return lua.table_from({"read": read, "close": lua.eval("function() end")})
 
         return popen
+
+    release = ""
+    """What the program that loads the plugin says of itself; empty: what this process says."""
 
     def submit(self) -> int:
         """Return what `slurm_job_submit` returns."""
@@ -113,7 +120,7 @@ def answer(folder: Path, data: Any, status: int = 200) -> None:
 def test_other_jobs_pass_as_they_are(script: str | None) -> None:
     job = Job(script)
     assert job.submit() == 0
-    assert job.fields == {"script": script, "min_nodes": 5}
+    assert job.fields == {"script": script, "min_nodes": 5, **CPUS}
     assert job.environment == {"HOME": "/nobody"}
 
 
@@ -137,6 +144,8 @@ def test_size_and_layout_are_those_of_the_plan_whatever_the_script_says(curl: Pa
         "min_nodes": 2,
         "max_nodes": 2,
         "num_tasks": 2,
+        "min_cpus": 2,
+        "cpus_per_task": 65534.0,
         "ntasks_per_node": 1,
         "tres_per_node": "gres/gpu:8",
         "comment": f"planner:{best.plan_id}",
@@ -147,6 +156,27 @@ def test_size_and_layout_are_those_of_the_plan_whatever_the_script_says(curl: Pa
     assert job.environment["PLAN_SP"] == "true"
     assert job.environment["PLAN_STAGE_LAYERS"] == ",".join(map(str, layout["stage_layers"]))
     assert job.environment["PLAN_ID"] == best.plan_id
+
+
+@pytest.mark.parametrize(
+    ("release", "gpus"),
+    [
+        ("slurm-wlm 22.05.8\n", "gres:gpu:8"),
+        ("slurm 23.02.7\n", "gres:gpu:8"),
+        ("slurm 23.11.1\n", "gres/gpu:8"),
+        ("slurm-wlm 25.05.0\n", "gres/gpu:8"),
+        ("", "gres/gpu:8"),
+    ],
+)
+def test_gpus_are_said_as_the_release_reads_them(curl: Path, release: str, gpus: str) -> None:
+    pins = {"tp": 2, "zero": 1, "mbs": 1}
+    answer(curl, planner.solve("llama3-8b", "h100-x8", pins=pins, top=1).to_json())
+    job = Job(SCRIPT.format("model=llama3-8b cluster=h100-x8"))
+    job.release = release
+    assert (job.submit(), job.fields["tres_per_node"]) == (0, gpus)
+    assert job.fields["min_cpus"] == 1
+    job.fields["cpus_per_task"] = 12.0
+    assert (job.submit(), job.fields["min_cpus"]) == (0, 12)
 
 
 def test_what_does_not_fit_is_refused_with_what_would_help(curl: Path) -> None:

@@ -34,7 +34,13 @@ srun torchrun train.py --tensor-model-parallel-size $PLAN_TP
 
 def test_each_is_short_and_named_in_the_readme() -> None:
     readme = (SCHEDULERS / "README.md").read_text()
-    assert [path.name for path in PROGRAMS] == ["admission.py", "ray_train.py", "slurm_submit.py"]
+    assert [path.name for path in PROGRAMS] == [
+        "admission.py",
+        "ray_train.py",
+        "skypilot_policy.py",
+        "slurm_submit.py",
+        "volcano_submit.py",
+    ]
     for path in PROGRAMS:
         assert len(path.read_text().splitlines()) < 100
         assert f"({path.name})" in readme
@@ -245,6 +251,9 @@ def test_the_readme_starts_and_asks_with_two_commands() -> None:
         ("slurm_submit", ["nowhere.sbatch"], "", "error: .*nowhere.sbatch"),
         ("admission", ["--free-nodes", "4"], "x", "error: standard input is no job in JSON"),
         ("admission", ["--free-nodes", "4"], "{}", "error: the job has no 'metadata'"),
+        ("volcano_submit", [], "{}", "error: the job has no 'metadata'"),
+        ("volcano_submit", [], "[", "error: standard input is no Volcano job"),
+        ("volcano_submit", [], "x", "error: standard input is no Volcano job"),
     ],
 )
 def test_bad_input_of_a_scheduler_is_one_message(
