@@ -17,6 +17,11 @@ from planner.frameworks.finetuning.readings import (
     reading_of,
 )
 from planner.frameworks.finetuning.setting_kinds import typed_settings
+from planner.frameworks.finetuning.settings.judgement import (
+    refuse_settings,
+    setting_doubts,
+    setting_notes,
+)
 from planner.frameworks.finetuning.tuners import TUNERS
 from planner.frameworks.fsdp2.reader import read_accelerate
 from planner.frameworks.runs.existing_run import PAIR_SEQUENCES, ExistingRun
@@ -66,8 +71,10 @@ def read_tuned(file: TunedFile) -> ExistingRun:
     data = flattened(parse_yaml(file.text, file.name).data)
     own, others = _sorted_sets(data, file.query.sets)
     stated = with_set({**data, **file.query.script_arguments}, own)
-    settings = {**reading.defaults, **typed_settings(stated, file.name, reading.sections)}
+    stated = typed_settings(stated, file.name, reading.sections)
+    settings = {**reading.defaults, **stated}
     check_stage(reading, settings, file.name)
+    refuse_settings(reading.name, stated, file.name)
     settings = _with_accumulation(reading, settings, file.query.n_devices)
     check_means(reading, settings, file.name)
     arguments = _arguments(reading, settings)
@@ -83,7 +90,8 @@ def read_tuned(file: TunedFile) -> ExistingRun:
         run,
         job={**run.job, **_tuned_job(reading, settings, model)},
         assumed=(*run.assumed, *assumed),
-        notes=(*run.notes, *notes, *reading.notes(settings)),
+        notes=(*run.notes, *notes, *reading.notes(settings), *setting_notes(reading.name, stated)),
+        doubts=(*run.doubts, *setting_doubts(reading.name, stated)),
         key_names=reading.key_names,
     )
 
