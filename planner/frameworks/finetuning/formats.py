@@ -5,9 +5,15 @@ from dataclasses import replace
 
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.finetuning.reader import TunedFile, read_tuned, tuner_of
+from planner.frameworks.finetuning.torchtune.recipes import (
+    check_recipe,
+    config_of,
+    missing_config,
+    recipe_of,
+)
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.format import LaunchedRun, RunFile, RunFormat, ScriptFormat
-from planner.frameworks.runs.launch_script import SWIFT_TASKS
+from planner.frameworks.runs.launch_script import SWIFT_TASKS, TUNE
 from planner.frameworks.runs.launched import launched_run
 from planner.frameworks.runs.trainer_arguments import plain_value
 from planner.frameworks.shell.marks import unmarked
@@ -29,7 +35,7 @@ def _configuration(file: RunFile) -> ExistingRun:
 
 def _named(run: LaunchedRun) -> tuple[str, str] | None:
     """Return name and text of the configuration that a command names; None where it names none."""
-    for word in run.argv:
+    for word in (*run.argv, config_of(run.argv)):
         text = run.find(word) if word.endswith(ENDINGS) else None
         if text and tuner_of(text, word) is not None:
             return word.rsplit("/", 1)[-1], text
@@ -38,6 +44,11 @@ def _named(run: LaunchedRun) -> tuple[str, str] | None:
 
 def _is_swift(run: LaunchedRun) -> bool:
     return run.launch.launcher == "swift" and run.launch.script in SWIFT_TASKS
+
+
+def _is_tune(run: LaunchedRun) -> bool:
+    """Tell whether torchtune starts it, by its command or as the script of a recipe."""
+    return run.launch.launcher == TUNE or bool(recipe_of(run.launch.script))
 
 
 def _swift_text(run: LaunchedRun) -> str:
@@ -56,7 +67,10 @@ def _swift_text(run: LaunchedRun) -> str:
 
 
 def _launched(run: LaunchedRun) -> ExistingRun:
+    check_recipe(run.launch.script, run.file.name)
     named = _named(run)
+    if named is None and _is_tune(run):
+        raise missing_config(config_of(run.launch.argv), run.file.name)
     name, text = named or (run.file.name, _swift_text(run))
     if tuner_of(text, name) is None:
         raise SpecError(InputProblem("ms-swift: no model", "name one with its option model", name))
@@ -69,6 +83,8 @@ def _launched(run: LaunchedRun) -> ExistingRun:
     pinned = {"mbs": run.query.pins["mbs"]} if "mbs" in run.query.pins else {}
     query = replace(query.launched(arguments, run.launch.n_devices), pins=pinned)
     file = TunedFile(text, name, query, run.find, launch, "launch script")
+    if _is_tune(run):
+        file = replace(file, changes=run.launch.argv)
     return launched_run(read_tuned(file), run)
 
 
@@ -95,5 +111,9 @@ RUN_FORMATS = (
     ),
 )
 SCRIPT_FORMATS = (
-    ScriptFormat(lambda run: _named(run) is not None or _is_swift(run), _launched, precedence=20),
+    ScriptFormat(
+        lambda run: _named(run) is not None or _is_swift(run) or _is_tune(run),
+        _launched,
+        precedence=20,
+    ),
 )

@@ -6,6 +6,7 @@ from typing import Any
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.finetuning.settings.table import setting_table, shown_value
 from planner.frameworks.finetuning.tuners import TUNERS
+from planner.frameworks.optimizers import TRAINER_NAMES
 from planner.frameworks.runs.existing_run import Doubt
 
 PINNED = ("mbs", "pipeline_stages", "recompute", "recompute_layers")
@@ -35,3 +36,21 @@ def setting_doubts(tool: str, settings: Mapping[str, Any]) -> tuple[Doubt, ...]:
         for key in setting_table(tool).unknown(settings)
         if key not in PINNED
     )
+
+
+def check_optimizer(title: str, stated: object, source: str) -> None:
+    """Raise `SpecError` for an optimizer, by its name in the Trainer, that has no price."""
+    if isinstance(stated, str) and stated and stated.lower() not in TRAINER_NAMES:
+        message = f"{title}: optimizer {shown_value(stated)} is not read: its states have no price"
+        raise SpecError(InputProblem(message, "AdamW, with states of 32 or 8 bits", source))
+
+
+def optimizer_notes(stated: object, engine: str) -> tuple[str, ...]:
+    """Return what of an optimizer is priced otherwise on an engine."""
+    name = str(stated or "").lower()
+    if engine == "deepspeed" and TRAINER_NAMES.get(name, "adam") != "adam":
+        return (f"optimizer {name}: priced as adam; memory is overestimated",)
+    if name.startswith("paged_"):
+        text = "states that move to the host where memory is short are priced on the device"
+        return (f"optimizer {name}: {text}; memory is overestimated",)
+    return ()

@@ -7,8 +7,10 @@ from planner.frameworks.finetuning.torchtune.emitter import ATTENTION, MLP
 
 Settings = Mapping[str, Any]
 OPTIM = {
-    "torch.optim.AdamW": "adamw_torch",
-    "torch.optim.SGD": "sgd",
+    **dict.fromkeys(("torch.optim.AdamW", "torch.optim.Adam"), "adamw_torch"),
+    "torchao.optim.AdamW8bit": "adamw_torch_8bit",
+    "torchao.prototype.low_bit_optim.AdamW8bit": "adamw_torch_8bit",
+    "bitsandbytes.optim.AdamW": "adamw_torch",
     "bitsandbytes.optim.AdamW8bit": "adamw_bnb_8bit",
     "bitsandbytes.optim.PagedAdamW8bit": "paged_adamw_8bit",
     "bitsandbytes.optim.PagedAdamW": "paged_adamw_32bit",
@@ -24,7 +26,10 @@ DEFAULTS = {
     "fsdp_reshard_after_forward": True,
 }
 """Of builders with sizes in their names, and of recipes. Source: torchtune 0.6.1."""
-SECTIONS = ("model", "optimizer", "dataset", "tokenizer", "checkpointer", "loss")
+SECTIONS = (
+    *("model", "optimizer", "dataset", "tokenizer", "checkpointer", "loss", "lr_scheduler"),
+    *("metric_logger", "profiler", "teacher_model", "teacher_checkpointer", "kd_loss"),
+)
 NAMES = {
     "per_device_train_batch_size": "batch_size",
     "fsdp_config.fsdp_activation_checkpointing": "enable_activation_checkpointing",
@@ -32,8 +37,35 @@ NAMES = {
     "fsdp_config.fsdp_reshard_after_forward": "fsdp_reshard_after_forward",
     "fsdp_config.fsdp_offload_params": "fsdp_cpu_offload",
     "parallelism_config.parallelism_config_tp_size": "tensor_parallel_dim",
+    "parallelism_config.parallelism_config_dp_shard_size": "",  # all ranks of a copy of tensors
+    "fsdp_config.fsdp_cpu_ram_efficient_loading": "",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
 }
-"""Its names of the engine's settings."""
+"""Its names of the engine's settings; it has none for the others."""
+
+
+def left_out_names(settings: Settings) -> tuple[str, ...]:
+    """Return the engine's settings that a recipe has not: degrees without a plan for tensors."""
+    has_plan = any(key.partition(".")[0] == "tensor_parallel_plan" for key in settings)
+    return () if has_plan else ("parallelism_config.parallelism_config_tp_size",)
+
+
+OF_OTHER_RECIPES = {
+    "tasks": "evaluates a model",
+    "prompt": "generates text",
+    "max_new_tokens": "generates text",
+    "quantizer": "quantizes a model",
+}
+"""What the recipes without an optimizer do, by a key or section of their configuration."""
+
+
+def not_training(settings: Settings) -> str:
+    """Return what a configuration without an optimizer does; empty for one that trains."""
+    tops = {key.partition(".")[0] for key in settings}
+    if "optimizer" in tops:
+        return ""
+    named = (what for key, what in OF_OTHER_RECIPES.items() if key in tops)
+    return next(named, "has no optimizer")
 
 
 def torchtune_arguments(settings: Settings) -> dict[str, Any]:
