@@ -25,8 +25,8 @@ from planner.frameworks.finetuning.settings.judgement import (
     setting_doubts,
     setting_notes,
 )
-from planner.frameworks.finetuning.tuners import TUNERS
 from planner.frameworks.finetuning.torchtune.recipes import overridden
+from planner.frameworks.finetuning.tuners import TUNERS
 from planner.frameworks.fsdp2.reader import read_accelerate
 from planner.frameworks.runs.existing_run import PAIR_SEQUENCES, ExistingRun
 from planner.frameworks.runs.format import FindFile

@@ -40,7 +40,7 @@ SWIFT_COMMANDS, SWIFT_TASKS = ("megatron", "swift"), ("sft", "pt", "rlhf")
 TUNE = "tune"
 """The command of torchtune, whose `tune run` starts torchrun with its options."""
 TUNE_RECIPE = re.compile(r"(dev/)?\w+_(distributed|single_device)$")
-"""Recipes of torchtune, behind `tune run` and options of torchrun; others stand before --config."""
+"""Recipes of torchtune behind `tune run` and options of torchrun; others precede --config."""
 _DISTRIBUTED = re.compile(r"torch\.distributed\.(run|launch)$")
 _SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.M)
 _HEADER_NAMES = {
