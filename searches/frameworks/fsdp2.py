@@ -340,7 +340,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision that the launch file cannot say",
         "planner",
         PLUGIN,
-        lambda c: c.job.base_precision not in ("bf16", "fp16", "fp32"),
+        lambda c: c.job.base_precision not in ("bf16", "fp16", "fp32", "bf16-true"),
         lambda c: f"precision {c.job.label}: mixed_precision is bf16, fp16 or no",
         "precision bf16",
     ),

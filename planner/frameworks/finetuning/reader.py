@@ -202,6 +202,8 @@ def _tuned_job(
     data = model.document.get("training", {}).get("data")
     if isinstance(data, Mapping):
         fields["data"] = {**data, "packing": reading.packing(settings)}
+    if precision := reading.precision(settings):
+        fields["precision"] = precision
     return fields
 
 

@@ -45,6 +45,8 @@ class TunerReading:
     """Of pairs of answers one of `costmodels.tuning.records.REFERENCES`; empty: plain samples."""
     launch: Callable[[Settings, FindFile], dict[str, Any] | None]
     """The launch configuration of Accelerate that the file itself says; None: it says none."""
+    precision: Callable[[Settings], str] = lambda _: ""
+    """The precision of `training:`; empty: what the engine makes of the arguments."""
     batch_samples: int = 0
     """Samples that a step accumulates over all devices where the file does not say; 0: none."""
     stages: tuple[str, ...] = ()
@@ -454,6 +456,7 @@ READINGS = (
         packing=torchtune.torchtune_packing,
         reference=torchtune.torchtune_reference,
         launch=torchtune.torchtune_launch,
+        precision=torchtune.torchtune_precision,
         notes=torchtune.torchtune_notes,
         means={
             "dtype": ("bf16", "fp32"),

@@ -96,6 +96,7 @@ KINDS: Mapping[str, Kind] = {
     "enable_activation_checkpointing": SWITCH,
     "enable_activation_offloading": SWITCH,
     "fsdp_reshard_after_forward": SWITCH,
+    "optimizer_in_bwd": SWITCH,
     "model.lora_attn_modules": NAMES,
     **dict.fromkeys(("model._component_", "optimizer._component_"), TEXT),
     **dict.fromkeys(("loss._component_", "dtype"), TEXT),

@@ -131,8 +131,22 @@ def torchtune_launch(settings: Settings, _: object) -> dict[str, Any]:
     }
 
 
+def torchtune_precision(settings: Settings) -> str:
+    """Return the numbers of a job: all weights are trained in the one format that is stated.
+
+    Beside adapters frozen weights decide what a run takes: those are priced as with a copy in fp32.
+    """
+    if settings["dtype"] != "bf16":
+        return "fp32"
+    return "bf16-true" if torchtune_lora(settings) is None else "bf16"
+
+
 def torchtune_notes(settings: Settings) -> tuple[str, ...]:
     """Return what of its formats is priced otherwise."""
-    if settings["dtype"] != "bf16":
-        return ()
-    return ("dtype bf16: weights that are trained, and their states, are priced in fp32",)
+    notes = []
+    if settings["dtype"] == "bf16" and torchtune_lora(settings) is not None:
+        notes += ["dtype bf16: adapters and their states are priced in fp32"]
+    if settings.get("optimizer_in_bwd"):
+        text = "gradients that the backward frees are priced; memory is overestimated"
+        notes += [f"optimizer_in_bwd: {text}"]
+    return tuple(notes)
