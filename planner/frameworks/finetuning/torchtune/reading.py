@@ -134,7 +134,7 @@ def torchtune_launch(settings: Settings, _: object) -> dict[str, Any]:
 def torchtune_precision(settings: Settings) -> str:
     """Return the numbers of a job: all weights are trained in the one format that is stated.
 
-    Beside adapters frozen weights decide what a run takes: those are priced as with a copy in fp32.
+    Beside adapters frozen weights decide what a run takes; adapters have a copy in fp32 here.
     """
     if settings["dtype"] != "bf16":
         return "fp32"
