@@ -572,6 +572,14 @@ SETTINGS_RULES: tuple[FrameworkRule, ...] = (
         "a multiple of num_machines",
         _enforced_in(LAUNCH),
     ),
+    setting_rule(
+        "ACC127",
+        "settings that a tool on FSDP2 refuses",
+        lambda c: bool(c.refused),
+        lambda c: "; ".join(c.refused),
+        "one of the two",
+        _enforced_in("torchtune 0.6.1, recipes/full_finetune_distributed.py", "start"),
+    ),
     conditions_rule(
         "ACC420",
         "values that FSDP2 does not take",

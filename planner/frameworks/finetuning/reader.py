@@ -10,13 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.errors import InputProblem, SpecError
-from planner.frameworks.finetuning.readings import (
-    TunerReading,
-    check_means,
-    check_stage,
-    check_training,
-    reading_of,
-)
+from planner.frameworks.finetuning.readings import reading_of
 from planner.frameworks.finetuning.setting_kinds import typed_settings
 from planner.frameworks.finetuning.settings.judgement import (
     check_optimizer,
@@ -24,6 +18,12 @@ from planner.frameworks.finetuning.settings.judgement import (
     refuse_settings,
     setting_doubts,
     setting_notes,
+)
+from planner.frameworks.finetuning.settings.tuner_reading import (
+    TunerReading,
+    check_means,
+    check_stage,
+    check_training,
 )
 from planner.frameworks.finetuning.torchtune.recipes import overridden
 from planner.frameworks.finetuning.tuners import TUNERS
@@ -107,6 +107,8 @@ def read_tuned(file: TunedFile) -> ExistingRun:
         notes=(*run.notes, *notes),
         doubts=(*run.doubts, *setting_doubts(reading.name, stated)),
         key_names=reading.named_keys(settings),
+        refused=(*run.refused, *reading.refused(settings)),
+        held_values=reading.held_values(settings, run.n_devices or query.n_devices),
         has_named_keys_alone=TUNERS[reading.name].has_own_loop,
     )
 

@@ -90,6 +90,8 @@ class ExistingRun:
     one that follows from the others."""
     has_named_keys_alone: bool = False
     """Whether its files can set nothing of the framework but what `key_names` has."""
+    held_values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Values by axis to which its files hold plans, where the framework has more."""
     doubts: tuple[Doubt, ...] = ()
     """What was not understood; empty where all was."""
     fork: str = ""

@@ -5,7 +5,9 @@ from typing import Any
 
 import pytest
 
+import planner
 from costmodels.plans import Layout
+from costmodels.precision import RECIPES, Numerics, recipe_of
 from costmodels.problem import Problem
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
@@ -149,3 +151,60 @@ def test_changes_have_keys_of_torchtune_or_none(tmp_path: Path) -> None:
     assert changes(run, old, split) == {}
     plan = "tensor_parallel_plan: {_component_: torchtune.models.llama3.base_llama_tp_plan}\n"
     assert "tensor_parallel_dim" in changes(read(tmp_path, "", CONFIG + plan), old, split)
+
+
+FULL = CONFIG.replace("lora_llama3_1_8b", "llama3_1_8b")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "precision", "per_param"), [("bf16", "bf16-true", 8), ("fp32", "fp32", 16)]
+)
+def test_all_weights_are_trained_in_one_format(
+    dtype: str, precision: str, per_param: int, tmp_path: Path
+) -> None:
+    run = read(tmp_path, "", FULL.replace("dtype: bf16", f"dtype: {dtype}"))
+    assert run.job["precision"] == precision
+    assert RECIPES[precision, "adam"].total_bytes == per_param
+    assert read(tmp_path, "", CONFIG).job["precision"] == "bf16"  # of frozen weights
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "states"),
+    [("torch.optim.AdamW", 4.0), ("bitsandbytes.optim.PagedAdamW8bit", 2.03125)],
+)
+def test_states_of_a_run_in_bf16_alone(optimizer: str, states: float, tmp_path: Path) -> None:
+    run = read(tmp_path, "", FULL.replace("torch.optim.AdamW", optimizer))
+    recipe = recipe_of(Numerics(run.job["precision"], run.job.get("optimizer", "adam")))
+    assert (recipe.param_bytes, recipe.grad_bytes) == (2.0, 2.0)
+    assert recipe.state_bytes == pytest.approx(states, abs=0.01)
+    assert recipe.adam_bytes == pytest.approx(2 * (2 + states), abs=0.02)
+
+
+def test_gradients_that_the_backward_frees_are_said(tmp_path: Path) -> None:
+    freed = FULL.replace("gradient_accumulation_steps: 4", "gradient_accumulation_steps: 1")
+    run = read(tmp_path, "", freed + "optimizer_in_bwd: True\n")
+    assert (run.overestimated, run.refused) == ("optimizer_in_bwd", ())
+
+
+@pytest.mark.parametrize(
+    ("more", "word"),
+    [
+        ("optimizer_in_bwd: True", "gradient_accumulation_steps"),
+        ("optimizer_in_bwd: True\nclip_grad_norm: 1.0", "clip_grad_norm"),
+        ("tensor_parallel_dim: 2", "without tensor_parallel_plan"),
+    ],
+)
+def test_what_torchtune_refuses_itself(more: str, word: str, tmp_path: Path) -> None:
+    assert any(word in text for text in read(tmp_path, "", f"{FULL}{more}\n").refused)
+    (tmp_path / "b.yaml").write_text(f"{FULL}{more}\n")
+    report = planner.check(tmp_path / "b.yaml", "h100-x8", model="llama3-8b")
+    assert "ACC127" in {refusal.rule.code for refusal in report.refusals}
+
+
+def test_the_best_plan_is_one_that_a_recipe_can_say(tmp_path: Path) -> None:
+    (tmp_path / "b.yaml").write_text(FULL)
+    report = planner.check(tmp_path / "b.yaml", "h100-x8", model="llama3-8b")
+    assert report.standing is not None
+    assert report.standing.best is not None
+    best = report.standing.best.layout
+    assert (best.tp, best.cp, best.dp_shard, best.zero in (2, 3)) == (1, 1, 8, True)

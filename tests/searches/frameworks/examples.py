@@ -386,6 +386,7 @@ _LAYOUT: dict[str, Both] = {
         {"tp": 2, "zero": 3, "dp_shard": 1},
         {"tp": 2, "zero": 3, "dp_shard": 2},
     ),
+    "ACC127": ({"refused": ("optimizer_in_bwd with clip_grad_norm",)}, {}),
     "ACC501": ({"precision": "bf16-grads"}, {"precision": "fp16"}),
     "ACC502": ({"recompute": "selective"}, {"recompute": "full", "recompute_layers": 32}),
     "ACC503": (

@@ -68,6 +68,19 @@ def not_training(settings: Settings) -> str:
     return next(named, "has no optimizer")
 
 
+def held_values(settings: Settings, n_devices: int | None) -> dict[str, tuple[int, ...]]:
+    """Return the values by axis of plans that a recipe can say on so many devices.
+
+    Weights are sharded over all of several; tensors are cut where a plan for it is named.
+    """
+    held: dict[str, tuple[int, ...]] = {"cp": (1,)}
+    if not left_out_names(settings):
+        return held
+    held["tp"] = (1,)
+    several = {"zero": (2, 3), "dp_shard": (n_devices or 0,)}
+    return held | (several if n_devices and n_devices > 1 else {})
+
+
 def torchtune_arguments(settings: Settings) -> dict[str, Any]:
     """Return its settings as arguments of the Trainer."""
     stated = str(settings.get("optimizer._component_", ""))
@@ -143,10 +156,40 @@ def torchtune_precision(settings: Settings) -> str:
 
 def torchtune_notes(settings: Settings) -> tuple[str, ...]:
     """Return what of its formats is priced otherwise."""
-    notes = []
+    notes = ["torchtune shards by FSDP2: the rules are those of Accelerate's"]
     if settings["dtype"] == "bf16" and torchtune_lora(settings) is not None:
         notes += ["dtype bf16: adapters and their states are priced in fp32"]
     if settings.get("optimizer_in_bwd"):
         text = "gradients that the backward frees are priced; memory is overestimated"
         notes += [f"optimizer_in_bwd: {text}"]
     return tuple(notes)
+
+
+def torchtune_refused(settings: Settings) -> tuple[str, ...]:
+    """Return what recipes of torchtune 0.6.1 refuse as they start, in words."""
+    of_backward = bool(settings.get("optimizer_in_bwd"))
+    recomputes = bool(settings.get("enable_activation_checkpointing"))
+    degree = settings.get("tensor_parallel_dim") or 1
+    faults = (
+        (
+            of_backward and settings["gradient_accumulation_steps"] > 1,
+            "optimizer_in_bwd with gradient_accumulation_steps above 1: the backward updates",
+        ),
+        (
+            of_backward and settings.get("clip_grad_norm") is not None,
+            "optimizer_in_bwd with clip_grad_norm: no whole gradient is left to clip",
+        ),
+        (
+            bool(settings.get("enable_activation_offloading")) and not recomputes,
+            "enable_activation_offloading without enable_activation_checkpointing",
+        ),
+        (
+            degree > 1 and bool(settings.get("optimizer.fused")),
+            f"optimizer.fused with tensor_parallel_dim {degree}",
+        ),
+        (
+            degree > 1 and bool(left_out_names(settings)),
+            f"tensor_parallel_dim {degree} without tensor_parallel_plan",
+        ),
+    )
+    return tuple(message for hit, message in faults if hit)
