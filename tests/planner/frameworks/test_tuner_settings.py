@@ -1,10 +1,14 @@
 """Settings of tools that fine-tune: what has no price is refused by name, or said."""
 
+import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+import planner
 from planner.errors import SpecError
 from planner.frameworks.finetuning.settings.table import SettingRule, setting_table
 from planner.frameworks.finetuning.tuners import TUNERS
@@ -216,3 +220,65 @@ def test_tables_say_each_setting_once(tool: str) -> None:
     assert not set(table.read) & set(table.same)
     assert all(rule.text and rule.fix for rule in table.refused)
     assert all(rule.text and not rule.fix for rule in table.said)
+
+
+EXAMPLES: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "tuner_examples.json").read_text(encoding="utf-8")
+)
+"""Settings of the tools' own examples, with some values (`tools.samples.tuner_examples`)."""
+STRANGE = {
+    "axolotl": {"context_parapllel_size", "device_map.", "full_finetune"},
+    "llama-factory": {"mixed_precision", "use_packed_sequences"},
+}
+"""Settings of the examples that the tools themselves have not."""
+AT_LEAST = {"trl": 23, "axolotl": 250, "llama-factory": 66, "swift": 199, "torchtune": 156}
+
+
+def example_values(tool: str) -> list[tuple[str, Any]]:
+    settings = EXAMPLES[tool]["settings"]
+    return [(key, value) for key, values in settings.items() for value in values or [True]]
+
+
+@pytest.mark.parametrize("tool", TUNERS)
+def test_settings_of_examples_are_known(tool: str) -> None:
+    assert EXAMPLES[tool]["files"] >= AT_LEAST[tool]
+    table = setting_table(tool)
+    strange = {key for key, value in example_values(tool) if not table.knows(key, value)}
+    assert strange == STRANGE.get(tool, set())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tool", TUNERS)
+def test_no_setting_of_an_example_is_dropped_in_silence(tool: str, tmp_path: Path) -> None:
+    table, plain = setting_table(tool), set(yaml.safe_load(PLAIN[tool]))
+    outcomes: Counter[str] = Counter()
+    for key, value in example_values(tool):
+        top = key.partition(".")[0]
+        if top in plain or (tool == "torchtune" and top in ("model", "optimizer", "tokenizer")):
+            continue
+        nested: Any = value
+        for part in reversed(key.split(".")[1:]):
+            nested = {part: nested}
+        try:
+            run = read(tmp_path, tool, f"{json.dumps({top: nested})[1:-1]}\n")
+        except SpecError as error:
+            outcomes["refused"] += 1
+            assert error.problems[0].message
+            continue
+        doubted = any(doubt.what.startswith(f"{key} ") for doubt in run.doubts)
+        said = any(rule.holds(key, value) for rule in table.said)
+        noted = any(key in note.partition(": ")[0].split(", ") for note in run.notes)
+        outcomes["doubted" if doubted else "said" if said else "read"] += 1
+        assert doubted != table.knows(key, value), key
+        assert noted or not said, key
+        assert not table.refusal({key: value}), key
+    assert min(outcomes["read"], outcomes["refused"]) > 10 or tool == "trl"
+
+
+@pytest.mark.parametrize("tool", [*TUNERS, "trainer"])
+def test_what_is_read_stands_in_a_reader(tool: str) -> None:
+    folder = Path(planner.__file__).parent / "frameworks"
+    rooms = ("finetuning", "fsdp2", "runs")
+    text = "".join(p.read_text() for room in rooms for p in (folder / room).rglob("*.py"))
+    names = [key.removesuffix(".*") for key in setting_table(tool).read]
+    assert [name for name in names if f'"{name}"' not in text and f'"{name}.' not in text] == []
