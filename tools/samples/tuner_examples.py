@@ -2,8 +2,8 @@
 
     python -m tools.samples.tuner_examples OUT.json trl=FOLDER axolotl=FOLDER swift=FOLDER ...
 
-A folder holds the examples of a tool: YAML, of ms-swift scripts of `swift sft`. OUT holds, by tool,
-how many files were drawn, and by setting some of its values.
+A folder holds the examples of a tool: YAML, of ms-swift scripts of `swift sft`. OUT holds, by
+tool, how many files were drawn, and by setting some of its values.
 """
 
 import argparse

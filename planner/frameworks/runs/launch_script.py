@@ -37,6 +37,12 @@ WRAPPERS = frozenset(
 """Commands that start others, however many options they have."""
 SWIFT_COMMANDS, SWIFT_TASKS = ("megatron", "swift"), ("sft", "pt", "rlhf")
 """What ms-swift's `megatron` trains."""
+TUNER_TASKS: Mapping[str, tuple[str, ...]] = {
+    "llamafactory-cli": ("train",),
+    "axolotl": ("train",),
+    "trl": ("sft", "dpo"),
+}
+"""Commands of tools that start their own launcher on all devices, and what trains with them."""
 TUNE = "tune"
 """The command of torchtune, whose `tune run` starts torchrun with its options."""
 TUNE_RECIPE = re.compile(r"(dev/)?\w+_(distributed|single_device)$")
@@ -151,7 +157,7 @@ def read_launch(
     launcher = _launcher(before)
     arguments = {**command.env, **_given_env(before)}
     n_nodes, per_node, n_devices, unknown = _world(launcher, options, header, arguments)
-    own = launcher not in ("torchrun", TUNE, "accelerate", *SWIFT_COMMANDS)
+    own = launcher not in ("torchrun", TUNE, "accelerate", *SWIFT_COMMANDS, *TUNER_TASKS)
     if own and n_devices is None and (name := _named_world(script, variables)):
         n_devices = int(str(script.variables[name]))
         unknown = [f"{name}={n_devices} is taken for the number of devices that it starts on"]
@@ -245,6 +251,8 @@ def _script_index(tokens: Sequence[str]) -> int | None:
             return i
         if _base(before) in SWIFT_COMMANDS and word in SWIFT_TASKS:
             return i
+        if word in TUNER_TASKS.get(_base(before), ()):
+            return i
         if _is_tune(tokens[:i]) and (TUNE_RECIPE.match(word) or _names_config(tokens[i + 1 :])):
             return i
         if before == "-m" and not _DISTRIBUTED.search(word) and "accelerate" not in word:
@@ -273,7 +281,7 @@ def _given_env(before: Sequence[str]) -> dict[str, str]:
 
 def _is_launcher(word: str) -> bool:
     name = _base(word)
-    return name in (*LAUNCHERS, *SWIFT_COMMANDS, TUNE) or bool(
+    return name in (*LAUNCHERS, *SWIFT_COMMANDS, *TUNER_TASKS, TUNE) or bool(
         re.fullmatch(r"python3?(\.\d+)?", name)
     )
 
@@ -309,7 +317,7 @@ def _launcher(before: Sequence[str]) -> str:
     names = [word.rsplit("/", 1)[-1] for word in before]
     if any(_DISTRIBUTED.search(word) for word in before):
         return "torchrun"
-    if names[-1:] and names[-1] in SWIFT_COMMANDS:
+    if names[-1:] and names[-1] in (*SWIFT_COMMANDS, *TUNER_TASKS):
         return names[-1]
     if _is_tune(before):
         return TUNE
@@ -372,6 +380,8 @@ def _world(
         total = _number(options.get("num-processes", ""), "--num_processes", unknown)
         nodes = n_nodes or 1
         return (nodes, total // nodes, total, unknown) if total else (None, None, None, unknown)
+    if launcher in TUNER_TASKS:
+        return _world_of_all(env, unknown)
     if launcher in SWIFT_COMMANDS:  # ms-swift starts torchrun by these variables
         n_nodes = _number(env.get("NNODES", "1"), "NNODES", unknown) or 1
         per_node = _number(env.get("NPROC_PER_NODE", "1"), "NPROC_PER_NODE", unknown)
@@ -400,6 +410,18 @@ def _named_world(script: Script, outside: Mapping[str, str]) -> str:
         if isinstance(value, str) and re.fullmatch(r"[1-9]\d{0,6}", value):
             return name
     return ""
+
+
+def _world_of_all(
+    env: Mapping[str, str], unknown: list[str]
+) -> tuple[int | None, int | None, int | None, list[str]]:
+    """Return the world of a tool that starts a process on each device that it sees."""
+    n_nodes = _number(env.get("NNODES", ""), "NNODES", unknown) or 1
+    per_node = _number(env.get("NPROC_PER_NODE", ""), "NPROC_PER_NODE", unknown)
+    seen = env.get("CUDA_VISIBLE_DEVICES", "")
+    if per_node is None and re.fullmatch(r"\d+(,\d+)*", seen):
+        per_node = seen.count(",") + 1
+    return n_nodes, per_node, n_nodes * per_node if per_node else None, unknown
 
 
 def _tasks(
@@ -441,6 +463,7 @@ FOREIGN = {
     "swift": "ms-swift",
     "llamafactory-cli": "LLaMA-Factory",
     "axolotl": "axolotl",
+    "trl": "TRL",
     "tune": "torchtune",
     "primus-cli": "Primus",
     "nemo": "NeMo",

@@ -261,9 +261,8 @@ def test_no_setting_of_an_example_is_dropped_in_silence(tool: str, tmp_path: Pat
             nested = {part: nested}
         try:
             run = read(tmp_path, tool, f"{json.dumps({top: nested})[1:-1]}\n")
-        except SpecError as error:
+        except SpecError:
             outcomes["refused"] += 1
-            assert error.problems[0].message
             continue
         doubted = any(doubt.what.startswith(f"{key} ") for doubt in run.doubts)
         said = any(rule.holds(key, value) for rule in table.said)
@@ -282,3 +281,34 @@ def test_what_is_read_stands_in_a_reader(tool: str) -> None:
     text = "".join(p.read_text() for room in rooms for p in (folder / room).rglob("*.py"))
     names = [key.removesuffix(".*") for key in setting_table(tool).read]
     assert [name for name in names if f'"{name}"' not in text and f'"{name}.' not in text] == []
+
+
+@pytest.mark.parametrize(
+    ("tool", "command", "n_devices"),
+    [
+        ("llama-factory", "llamafactory-cli train a.yaml lora_rank=64", None),
+        ("llama-factory", "torchrun -m llamafactory.launcher a.yaml lora_rank=64", 1),
+        ("llama-factory", "NPROC_PER_NODE=4 llamafactory-cli train a.yaml lora_rank=64", 4),
+        ("axolotl", "axolotl train a.yaml --lora-r 64", None),
+        ("axolotl", "CUDA_VISIBLE_DEVICES=0,1 axolotl train a.yaml --lora-r=64", 2),
+        ("trl", "trl sft --config a.yaml --lora_r 64 --num_processes 4", 4),
+    ],
+)
+def test_commands_of_the_tools(
+    tool: str, command: str, n_devices: int | None, tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(PLAIN[tool])
+    (tmp_path / "a.sh").write_text(f"{command}\n")
+    run = read_run(str(tmp_path / "a.sh"), RunQuery(MODEL, n_devices=8))
+    assert (run.n_devices, run.job["lora"]["rank"]) == (n_devices, 64)
+    (tmp_path / "a.yaml").unlink()
+    with pytest.raises(SpecError):
+        read_run(str(tmp_path / "a.sh"), RunQuery(MODEL, n_devices=8))
+
+
+def test_commands_of_trl_say_the_task(tmp_path: Path) -> None:
+    (tmp_path / "a.yaml").write_text(PLAIN["trl"])
+    for task, reference in (("sft", None), ("dpo", "memory")):
+        (tmp_path / "a.sh").write_text(f"trl {task} --config a.yaml\n")
+        run = read_run(str(tmp_path / "a.sh"), RunQuery(MODEL, n_devices=8))
+        assert run.job.get("reference") == reference

@@ -100,7 +100,7 @@ def overridden(data: Mapping[str, Any], argv: Sequence[str], source: str) -> dic
         if word.startswith("~"):
             changed = _without(changed, key[1:], source)
         elif not equals or "=" in value or word.startswith("-"):
-            message = f"torchtune takes changes as key=value, got {word}"
+            message = f"changes are written as key=value, got {word}"
             raise SpecError(InputProblem(message, "such as batch_size=2", source))
         else:
             changed = _with(changed, key.split("."), None if value == "None" else _read(value))
