@@ -85,6 +85,8 @@ def state_parts_per_param(
     stage, d = np.asarray(zero), np.asarray(n_shard, dtype=np.float64)
     per_param = param_bytes_kept(recipe, stack)
     weights = np.where(stage >= 3, per_param.shard_weights / d, per_param.weights)
+    if stack.sharded_units and recipe.is_narrow:
+        weights = weights + np.where((stage == 1) | (stage == 2), recipe.param_bytes / d, 0.0)
     grads = per_param.grads / np.where(stage >= 2, d, 1.0)
     states = per_param.states / np.where(stage >= 1, d, 1.0)
     group = np.asarray(hpz, dtype=np.float64)

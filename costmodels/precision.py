@@ -80,6 +80,8 @@ class Recipe:
     """The same of the output head."""
     optimizer: Optimizer = OPTIMIZERS["adam"]
     """What the states are of."""
+    is_narrow: bool = False
+    """Weights, gradients and states are as wide as the products, without a copy in fp32."""
 
     @property
     def linear(self) -> str:
@@ -97,7 +99,7 @@ class Recipe:
     @property
     def has_master_copy(self) -> bool:
         """Whether the optimizer keeps fp32 weights beside narrower ones."""
-        return self.param_bytes < 4.0
+        return self.param_bytes < 4.0 and not self.is_narrow
 
     @property
     def total_bytes(self) -> float:
@@ -279,6 +281,21 @@ _RECIPES = (
         Recipe("fp32 everywhere", "tf32", 4, 4, 8, 4, 4, "no separate master copy: 16N"),
     ),
     _quantized("nvfp4"),
+    (
+        ("bf16-true", "adam"),
+        Recipe(
+            "bf16 throughout",
+            "bf16",
+            2,
+            2,
+            4,
+            2,
+            2,
+            "weights, gradients and both moments in bf16, no master copy (torchtune): 8N",
+            adam_bytes=12.0,
+            is_narrow=True,
+        ),
+    ),
 )
 RECIPES: dict[tuple[str, str], Recipe] = dict(_RECIPES)
 """Recipe by precision of the training section, with Adam; `recipe_of` has other optimizers."""
@@ -329,6 +346,8 @@ def numerics_fault(x: Numerics) -> str:
         return f"no recipe for {x.precision} with {x.optimizer}"
     if fault := _optimizer_fault(x, optimizer):
         return fault
+    if x.precision == "bf16-true" and x.optimizer not in ("adam", "adam-8bit"):
+        return f"precision bf16-true with optimizer {x.optimizer}: it has no price"
     if x.grad_dtype and x.precision not in SIXTEEN_BIT:
         wide = f"grad_dtype {x.grad_dtype} with precision {x.precision}"
         return f"{wide}: {alone}"
@@ -428,6 +447,12 @@ def _with_states(recipe: Recipe, optimizer: Optimizer, muon: MuonOptions) -> Rec
     `costmodels.optimizers.groups`.
     """
     states = least_state_bytes(optimizer, muon)
+    if recipe.is_narrow:
+        moved = 2.0 * (recipe.param_bytes + states)
+        name = f"{recipe.name}, {optimizer.name}"
+        return replace(
+            recipe, name=name, state_bytes=states, adam_bytes=moved, optimizer=optimizer
+        )
     other_bytes = recipe.state_bytes - OPTIMIZERS["adam"].matrix_bytes
     return replace(
         recipe,

@@ -264,7 +264,7 @@ def _solve(service: Client, params: Params) -> int:
     from planner.cli.commands.plans import solve_output
     from planner.solver.answer.result import Result
 
-    arguments, show = solve_output(SolveArguments.of_params(params))
+    arguments, show = solve_output(SolveArguments.of_params(params), params["cluster"])
     request = _searched(params, arguments)
     data = _named_here(_ask(service, "solve", request), params)
     return show(_made(Result.from_json, data, service))

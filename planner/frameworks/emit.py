@@ -132,6 +132,7 @@ def _not_written(job: TrainingJob, says_adapters: bool) -> list[str]:
         "adapters": job.tuning is not None and not says_adapters,
         "reference of preferences": job.compares_answers,
         "packs with masks": job.run_keys > 0.0,
+        "weights and states in bf16 alone": job.recipe.is_narrow,
     }
     return [name for name, is_asked in parts.items() if is_asked]
 

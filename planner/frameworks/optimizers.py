@@ -12,9 +12,11 @@ DEEPSPEED_TYPES: Mapping[str, str] = {
 }
 """Optimizers by `optimizer.type` of DeepSpeed, in small letters."""
 TRAINER_NAMES: Mapping[str, str] = {
-    "adamw_torch": "adam",
-    "adamw_torch_fused": "adam",
-    "adamw_torch_8bit": "adam-8bit",
+    **dict.fromkeys(("adamw_torch", "adamw_torch_fused", "adamw_torch_xla"), "adam"),
+    **dict.fromkeys(("adamw_hf", "adamw_apex_fused", "adamw_torch_npu_fused"), "adam"),
+    **dict.fromkeys(("paged_adamw", "paged_adamw_32bit"), "adam"),
+    **dict.fromkeys(("adamw_torch_8bit", "adamw_bnb_8bit", "adamw_8bit"), "adam-8bit"),
+    "paged_adamw_8bit": "adam-8bit",
 }
 """The same by `optim` of transformers' TrainingArguments."""
 TRAINER_OPTIM: Mapping[str, str] = {

@@ -21,7 +21,7 @@ Words = Mapping[str, str]
 def numerics_of(job: TrainingJob) -> dict[str, str]:
     """Return the value of every axis of a job's numbers."""
     words = {axis: str(getattr(job, axis)) for axis, values in NUMERICS.items() if values}
-    narrow = job.base_precision == "bf16-grads"
+    narrow = job.base_precision in ("bf16-grads", "bf16-true")
     words["grad_dtype"] = job.grad_dtype or ("bf16" if narrow else "fp32")
     switches = ("fp8_param_gather", "fp8_attention", "fp8_output")
     return words | {axis: "on" if getattr(job, axis) else "off" for axis in switches}
@@ -36,7 +36,7 @@ def job_with(job: TrainingJob, words: Words) -> TrainingJob:
     precision, grads = fields.get(PRECISION, job.precision), fields.get("grad_dtype")
     if precision == "bf16-grads" and grads:
         fields |= {PRECISION: "bf16" if grads == "fp32" else precision, "grad_dtype": ""}
-    elif grads == "fp32" and precision in SIXTEEN_BIT:
+    elif grads and (precision == "bf16-true" or (grads == "fp32" and precision in SIXTEEN_BIT)):
         fields["grad_dtype"] = ""
     return replace(job, **fields)
 

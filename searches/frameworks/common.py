@@ -312,6 +312,20 @@ def narrow_moments(code: str, framework: str, source: str) -> FrameworkRule:
     )
 
 
+def master_copy(code: str, framework: str, source: str) -> FrameworkRule:
+    """The optimizer has a copy of 16-bit weights in fp32."""
+    return FrameworkRule(
+        code,
+        framework,
+        "weights and states in bf16 alone",
+        "planner",
+        source,
+        lambda c: c.job.recipe.is_narrow,
+        lambda c: f"precision {c.job.precision}: written with a master copy in fp32 alone",
+        "precision bf16",
+    )
+
+
 def known_optimizer(code: str, framework: str, source: str) -> FrameworkRule:
     """The optimizer is one that its record says the framework has."""
     named = [x.name for x in OPTIMIZERS.values() if framework in x.frameworks]

@@ -340,7 +340,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision that the launch file cannot say",
         "planner",
         PLUGIN,
-        lambda c: c.job.base_precision not in ("bf16", "fp16", "fp32"),
+        lambda c: c.job.base_precision not in ("bf16", "fp16", "fp32", "bf16-true"),
         lambda c: f"precision {c.job.label}: mixed_precision is bf16, fp16 or no",
         "precision bf16",
     ),
@@ -571,6 +571,14 @@ SETTINGS_RULES: tuple[FrameworkRule, ...] = (
         ),
         "a multiple of num_machines",
         _enforced_in(LAUNCH),
+    ),
+    setting_rule(
+        "ACC127",
+        "settings that a tool on FSDP2 refuses",
+        lambda c: bool(c.refused),
+        lambda c: "; ".join(c.refused),
+        "one of the two",
+        _enforced_in("torchtune 0.6.1, recipes/full_finetune_distributed.py", "start"),
     ),
     conditions_rule(
         "ACC420",

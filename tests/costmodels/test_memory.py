@@ -138,6 +138,7 @@ ZERO_TABLE = {
     ("fp16-grads", "adam"): (112.0, 38.5, 26.25, 14.0),  # 16 N: ZeRO paper, figure 1's recipe
     ("bf16-grads", "adam"): (112.0, 38.5, 26.25, 14.0),
     ("bf16", "adam"): (126.0, 52.5, 28.0, 15.75),  # 18 N: fp32 main gradients
+    ("bf16-true", "adam"): (56.0, 31.5, 19.25, 7.0),  # 8 N: no copy in fp32
     ("bf16-both", "adam"): (140.0, 66.5, 29.75, 17.5),  # 20 N: bf16 and fp32 gradients
     **{
         (f"fp8-{x}", "adam"): (126.0, 52.5, 28.0, 15.75)  # as bf16

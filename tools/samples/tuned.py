@@ -77,7 +77,7 @@ def drawn_training(random: Random, model: Document) -> Document:
     training: Document = {
         "seq_len": random.choice((512, 2048, 4096)),
         "global_batch": 1,
-        "precision": random.choice(("bf16", "bf16", "bf16", "fp16", "fp32")),
+        "precision": random.choice(("bf16", "bf16", "bf16", "fp16", "fp32", "bf16-true")),
         "optimizer": random.choice(("adam", "adam", "adam-8bit")),
         "task": random.choice(("sft", "lora", "lora", "qlora", "dpo")),
         "tokens": random.choice((None, 10_000_000)),

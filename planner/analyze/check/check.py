@@ -238,10 +238,11 @@ def _priced(
         model = model_from_dict({**model.document, "training": changed})
     # A run that has the switch stands among plans that may have it too.
     open_ = {"tp_overlap": frozenset((0, 1))} if layout.tp_overlap else {}
+    held = {axis: frozenset(values) for axis, values in run.held_values.items()}
     options = SolveOptions(
         framework=_asked_key(run, runs.source.query.version),
         stack=run.stack_name,
-        only=open_,
+        only={**open_, **held},
         own_calibration=base.calibration,
     )
     try:

@@ -22,7 +22,7 @@ from planner.cli.command_arguments import (
 )
 from planner.cli.files import write_files
 from planner.cli.progress import TerminalProgress
-from planner.errors import EmitError, UsageError
+from planner.errors import EmitError, PlannerError, UsageError
 from planner.frameworks.emit import refusal_file
 from planner.frameworks.finetuning.tuners import ENGINES, TUNERS, target_title
 from planner.frameworks.launchers.files import parse_launchers
@@ -51,7 +51,13 @@ from planner.solver.problem import make_problem
 from planner.solver.recipes import with_numerics
 from planner.solver.solve import evaluate, solve
 from planner.specs.inputs import Content
-from planner.specs.loader import cluster_from_dict, is_sweep_file, load_spec, model_from_dict
+from planner.specs.loader import (
+    cluster_from_dict,
+    is_sweep_file,
+    load_cluster,
+    load_spec,
+    model_from_dict,
+)
 from planner.specs.summary import spec_json
 from planner.text_lines import wrapped
 from searches.frameworks.registry import framework_names, framework_rules
@@ -87,7 +93,7 @@ def printed(answer: Any, form: str) -> str:
 
 def run_solve(model: str, cluster: str, arguments: SolveArguments) -> int:
     """Run `planner solve`; return the exit code."""
-    arguments, show = solve_output(arguments)
+    arguments, show = solve_output(arguments, cluster)
     result = solve(
         model,
         cluster,
@@ -110,13 +116,33 @@ def implied_framework(framework: str, emit: str) -> str:
     return ENGINES[0] if targets[0] in TUNERS else targets[0]
 
 
+def implied_values(arguments: SolveArguments, framework: str, cluster: str) -> list[str]:
+    """Return what `--only` is to hold so that a tool's files can say every plan.
+
+    Of files for one tool alone, and of axes that no option names. A pool of several is not asked
+    for its devices, nor one that cannot be read: that error is told where it is searched.
+    """
+    targets = chosen_targets(arguments.emit)
+    if len(targets) != 1 or targets[0] not in TUNERS:
+        return []
+    named = {item.partition("=")[0] for item in (*arguments.pin, *arguments.only, *arguments.max_)}
+    of_pools = [item for item in arguments.set_ if item.startswith("pools.")]
+    try:
+        pools = load_cluster(cluster, overrides_of(of_pools)).cluster.pools
+    except PlannerError:
+        pools = ()
+    n_devices = pools[0].n_devices if len(pools) == 1 else 0
+    values = TUNERS[targets[0]].layout_values(framework, n_devices)
+    return [f"{axis}={text}" for axis, text in values.items() if axis not in named]
+
+
 def solve_output(
-    arguments: SolveArguments,
+    arguments: SolveArguments, cluster: str
 ) -> tuple[SolveArguments, Callable[[Result], int]]:
     """Return what `planner solve` does with an answer: keep it, print it, write files for it.
 
-    It returns the exit code. The arguments come back with the framework that is meant. Raises
-    `UsageError` for options that do not go together.
+    It returns the exit code. The arguments come back with the framework that is meant, and with
+    what files of a tool can say. Raises `UsageError` for options that do not go together.
     """
     emit, out, launcher = arguments.emit, arguments.out, arguments.launcher
     framework = implied_framework(arguments.framework, emit)
@@ -140,7 +166,8 @@ def solve_output(
             _emit_plans(result, targets, launchers, out)
         return result.exit_code
 
-    return replace(arguments, framework=framework), show
+    only = [*arguments.only, *implied_values(arguments, framework, cluster)]
+    return replace(arguments, framework=framework, only=only), show
 
 
 def _emit_plans(result: Result, targets: list[str], launchers: tuple[str, ...], out: str) -> None:

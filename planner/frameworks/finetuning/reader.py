@@ -10,13 +10,22 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from planner.errors import InputProblem, SpecError
-from planner.frameworks.finetuning.readings import (
+from planner.frameworks.finetuning.readings import reading_of
+from planner.frameworks.finetuning.setting_kinds import typed_settings
+from planner.frameworks.finetuning.settings.judgement import (
+    check_optimizer,
+    optimizer_notes,
+    refuse_settings,
+    setting_doubts,
+    setting_notes,
+)
+from planner.frameworks.finetuning.settings.tuner_reading import (
     TunerReading,
     check_means,
     check_stage,
-    reading_of,
+    check_training,
 )
-from planner.frameworks.finetuning.setting_kinds import typed_settings
+from planner.frameworks.finetuning.torchtune.recipes import overridden
 from planner.frameworks.finetuning.tuners import TUNERS
 from planner.frameworks.fsdp2.reader import read_accelerate
 from planner.frameworks.runs.existing_run import PAIR_SEQUENCES, ExistingRun
@@ -42,6 +51,8 @@ class TunedFile:
     launch: str = ""
     """Text of the launch configuration of Accelerate that a script names; empty: none."""
     kind: str = "configuration"
+    changes: tuple[str, ...] = ()
+    """Words behind the name of a recipe of torchtune, which change its configuration."""
 
 
 def tuner_of(text: str, name: str) -> TunerReading | None:
@@ -57,34 +68,48 @@ def read_tuned(file: TunedFile) -> ExistingRun:
     """Return the run of a configuration; `SpecError` where a model file or a file is missing."""
     reading = tuner_of(file.text, file.name)
     assert reading is not None  # asked before it is read
+    tree = overridden(parse_yaml(file.text, file.name).data, file.changes, file.name)
+    check_training(reading, flattened(tree), file.name)
     model = file.query.model
     if model is None:
         fix = "name its sizes: " + option("model", "llama3-8b") + ", a YAML file or a config.json"
         raise SpecError(
             InputProblem("names a model by its path, not by its sizes", fix, file.name)
         )
-    data = flattened(parse_yaml(file.text, file.name).data)
+    data = flattened(tree)
     own, others = _sorted_sets(data, file.query.sets)
     stated = with_set({**data, **file.query.script_arguments}, own)
-    settings = {**reading.defaults, **typed_settings(stated, file.name, reading.sections)}
+    stated = typed_settings(stated, file.name, reading.sections)
+    settings = {**reading.defaults, **stated}
     check_stage(reading, settings, file.name)
+    refuse_settings(reading.name, stated, file.name)
     settings = _with_accumulation(reading, settings, file.query.n_devices)
     check_means(reading, settings, file.name)
     arguments = _arguments(reading, settings)
+    check_optimizer(reading.title, arguments.get("optim"), file.name)
     reference = reading.reference(settings)
     query = replace(file.query, sets=others, script_arguments=arguments)
     query = _in_pairs(query, file.name) if reference else query
     text, assumed = _launch_text(file, reading, settings)
     kind = f"{reading.title} {file.kind}"
     run = read_accelerate(text, file.name, query, file.find, kind)
-    notes = _packing_notes(reading.packing(settings), model)
+    notes = [
+        *_packing_notes(reading.packing(settings), model),
+        *reading.notes(settings),
+        *optimizer_notes(arguments.get("optim"), run.framework),
+        *setting_notes(reading.name, stated),
+    ]
     run = _of_pairs(run) if reference else run
     return replace(
         run,
         job={**run.job, **_tuned_job(reading, settings, model)},
         assumed=(*run.assumed, *assumed),
-        notes=(*run.notes, *notes, *reading.notes(settings)),
-        key_names=reading.key_names,
+        notes=(*run.notes, *notes),
+        doubts=(*run.doubts, *setting_doubts(reading.name, stated)),
+        key_names=reading.named_keys(settings),
+        refused=(*run.refused, *reading.refused(settings)),
+        held_values=reading.held_values(settings, run.n_devices or query.n_devices),
+        has_named_keys_alone=TUNERS[reading.name].has_own_loop,
     )
 
 
@@ -146,7 +171,11 @@ def _launch_text(
     file: TunedFile, reading: TunerReading, settings: Mapping[str, Any]
 ) -> tuple[str, tuple[str, ...]]:
     """Return the launch configuration, and what was taken where there is none."""
-    own = reading.launch(settings, file.find)
+    try:
+        own = reading.launch(settings, file.find)
+    except SpecError as error:
+        named = (x if x.file else replace(x, file=file.name) for x in error.problems)
+        raise SpecError(tuple(named)) from None
     if own is not None:
         return json.dumps(own), ()
     if file.launch:
@@ -175,6 +204,8 @@ def _tuned_job(
     data = model.document.get("training", {}).get("data")
     if isinstance(data, Mapping):
         fields["data"] = {**data, "packing": reading.packing(settings)}
+    if precision := reading.precision(settings):
+        fields["precision"] = precision
     return fields
 
 

@@ -3,55 +3,23 @@
 All functions take settings as dotted keys, those that a tool takes by itself among them.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 from costmodels.tuning.targets import ALL_LINEAR
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.finetuning.adapter_names import targets_of
+from planner.frameworks.finetuning.settings.sharding import (
+    SIZES,
+    axolotl_launch,
+    trainer_sharding,
+)
+from planner.frameworks.finetuning.settings.tuner_reading import TunerReading
 from planner.frameworks.finetuning.torchtune import reading as torchtune
 from planner.frameworks.runs.format import FindFile
 from planner.specs.yaml.document import parse_yaml
 
 Settings = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunerReading:
-    """One tool: its keys, and what they say in fields of our files."""
-
-    name: str
-    """Of its record in `TUNERS`."""
-    title: str
-    groups: tuple[tuple[str, ...], ...]
-    """Keys of which a file has one of each group."""
-    strange: tuple[str, ...] = ()
-    """Keys of which it has none: those of another program with the same ones."""
-    defaults: Mapping[str, Any]
-    """What it takes where its file says nothing."""
-    arguments: Callable[[Settings], dict[str, Any]]
-    """Its settings as arguments of the Trainer."""
-    lora: Callable[[Settings], dict[str, Any] | None]
-    """The section `training.lora`; None where all weights are trained."""
-    packing: Callable[[Settings], str]
-    """One of `costmodels.data.lengths.PACKINGS`."""
-    reference: Callable[[Settings], str]
-    """Of pairs of answers one of `costmodels.tuning.records.REFERENCES`; empty: plain samples."""
-    launch: Callable[[Settings, FindFile], dict[str, Any] | None]
-    """The launch configuration of Accelerate that the file itself says; None: it says none."""
-    batch_samples: int = 0
-    """Samples that a step accumulates over all devices where the file does not say; 0: none."""
-    stages: tuple[str, ...] = ()
-    """Values of `stage` or `rl` that are read."""
-    sections: tuple[str, ...] = ()
-    """Settings that hold others in its files, and are none by themselves."""
-    notes: Callable[[Settings], tuple[str, ...]] = lambda _: ()
-    """What of its settings is priced otherwise."""
-    means: Mapping[str, tuple[object, ...]] = field(default_factory=dict)
-    """Values that are read of settings which say what is trained and how weights are held."""
-    key_names: Mapping[str, str] = field(default_factory=dict)
-    """Its names of the engine's settings, where they are other ones."""
 
 
 def quantized_base(settings: Settings, nested: object) -> str:
@@ -101,8 +69,20 @@ DPO_KEY = "precompute_ref_log_probs"
 
 def _trl_reference(settings: Settings) -> str:
     """Return where the reference is; a file of `dpo` is known by its launcher or a key."""
-    is_dpo = settings.get("stage") == "dpo" or DPO_KEY in settings
+    is_dpo = settings.get("stage") == "dpo" or bool(_dpo_key(settings))
     return _computed(settings) if is_dpo else ""
+
+
+def _dpo_key(settings: Settings) -> str:
+    """Return the setting of DPO that tells what a file is for, where no launcher says it."""
+    if settings.get("stage"):
+        return ""
+    return next((key for key in (DPO_KEY, "beta", "max_prompt_length") if key in settings), "")
+
+
+def _trl_notes(settings: Settings) -> tuple[str, ...]:
+    key = _dpo_key(settings)
+    return (f"{key}: a setting of DPO, so it is read as a run of trl.scripts.dpo",) if key else ()
 
 
 def _computed(settings: Settings) -> str:
@@ -148,41 +128,11 @@ def _axolotl_packing(settings: Settings) -> str:
     return "masked" if settings.get("sample_packing") else "none"
 
 
-def _axolotl_launch(settings: Settings, _: FindFile) -> dict[str, Any] | None:
-    """Return the FSDP section, or the file of DeepSpeed, as Accelerate's file has them."""
-    if named := settings.get("deepspeed"):
-        inner = {"deepspeed_config_file": str(named)}
-        return {"distributed_type": "DEEPSPEED", "deepspeed_config": inner}
-    block = {
-        key.removeprefix("fsdp_config.").removeprefix("fsdp_"): value
-        for key, value in settings.items()
-        if key.startswith("fsdp_config.")
-    }
-    if not block:
-        return {"distributed_type": "MULTI_GPU"}
-    version = settings.get("fsdp_version") or block.pop("version", 1)
-    block.pop("mixed_precision_policy", None)
-    fsdp = {f"fsdp_{key}": value for key, value in block.items() if key != "final_state_dict_type"}
-    data: dict[str, Any] = {
-        "distributed_type": "FSDP",
-        "fsdp_config": {"fsdp_version": version, **fsdp},
-    }
-    degrees = {
-        f"parallelism_config_{name}_size": settings[key]
-        for name, key in _SIZES.items()
-        if settings.get(key)
-    }
-    if degrees and version == 2:
-        world = 1
-        for size in degrees.values():
-            world *= int(size)
-        data |= {"parallelism_config": degrees, "num_processes": world}
-    return data
-
-
 def _factory_arguments(settings: Settings) -> dict[str, Any]:
     is_off = settings.get("disable_gradient_checkpointing")
-    return {**settings, "gradient_checkpointing": not is_off}
+    of_generation = ("max_length", "model_max_length")
+    kept = {key: value for key, value in settings.items() if key not in of_generation}
+    return {**kept, "gradient_checkpointing": not is_off}
 
 
 def _factory_lora(settings: Settings) -> dict[str, Any] | None:
@@ -199,6 +149,16 @@ def _factory_lora(settings: Settings) -> dict[str, Any] | None:
     }
 
 
+def _factory_not_training(settings: Settings) -> str:
+    if settings.get("export_dir"):
+        return "exports a model"
+    if settings.get("do_train") or settings.get("dataset"):
+        return ""
+    if settings.get("do_predict") or settings.get("eval_dataset"):
+        return "evaluates a model"
+    return "generates text" if settings.get("infer_backend") else ""
+
+
 def _factory_reference(settings: Settings) -> str:
     if settings.get("stage") != "dpo":
         return ""
@@ -213,11 +173,11 @@ def _factory_packing(settings: Settings) -> str:
     return "unmasked" if settings.get("packing") else "none"
 
 
-def _factory_launch(settings: Settings, _: FindFile) -> dict[str, Any] | None:
+def _trainer_launch(settings: Settings, find: FindFile) -> dict[str, Any] | None:
     if named := settings.get("deepspeed"):
         inner = {"deepspeed_config_file": str(named)}
         return {"distributed_type": "DEEPSPEED", "deepspeed_config": inner}
-    return None
+    return trainer_sharding(settings, find)
 
 
 def _swift_lora(settings: Settings) -> dict[str, Any] | None:
@@ -301,13 +261,6 @@ def _swift_deepspeed(named: str) -> dict[str, Any]:
     return {"distributed_type": "DEEPSPEED", "deepspeed_config": inner}
 
 
-_SIZES = {
-    "dp_shard": "dp_shard_size",
-    "dp_replicate": "dp_replicate_size",
-    "tp": "tensor_parallel_size",
-    "cp": "context_parallel_size",
-}
-"""Degrees of axolotl by those of Accelerate."""
 _AXOLOTL_NAMES = {
     "per_device_train_batch_size": "micro_batch_size",
     "optim": "optimizer",
@@ -315,7 +268,7 @@ _AXOLOTL_NAMES = {
         f"fsdp_config.fsdp_{key}": f"fsdp_config.{key}"
         for key in ("activation_checkpointing", "reshard_after_forward", "offload_params")
     },
-    **{f"parallelism_config.parallelism_config_{k}_size": name for k, name in _SIZES.items()},
+    **{f"parallelism_config.parallelism_config_{k}_size": name for k, name in SIZES.items()},
 }
 _TRAINER_DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 READINGS = (
@@ -336,7 +289,7 @@ READINGS = (
         lora=_axolotl_lora,
         packing=_axolotl_packing,
         reference=_axolotl_reference,
-        launch=_axolotl_launch,
+        launch=axolotl_launch,
         stages=("dpo",),
         means={"adapter": ("lora", "qlora")},
         key_names=_AXOLOTL_NAMES,
@@ -361,7 +314,8 @@ READINGS = (
         lora=_factory_lora,
         packing=_factory_packing,
         reference=_factory_reference,
-        launch=_factory_launch,
+        launch=_trainer_launch,
+        not_training=_factory_not_training,
         stages=("pt", "sft", "dpo"),
         means={
             "finetuning_type": ("lora", "full"),
@@ -434,18 +388,19 @@ READINGS = (
         lora=_trl_lora,
         packing=_trl_packing,
         reference=_trl_reference,
-        launch=_factory_launch,
+        notes=_trl_notes,
+        launch=_trainer_launch,
         stages=("sft", "dpo"),
     ),
     TunerReading(
         name="torchtune",
         title="torchtune",
         groups=(
-            ("model",),
-            ("tokenizer",),
+            ("model", "policy_model"),
+            ("tokenizer", "quantizer"),
             ("checkpointer",),
-            ("batch_size", "optimizer", "dataset"),
         ),
+        not_training=torchtune.not_training,
         sections=torchtune.SECTIONS,
         defaults=torchtune.DEFAULTS,
         arguments=torchtune.torchtune_arguments,
@@ -453,12 +408,16 @@ READINGS = (
         packing=torchtune.torchtune_packing,
         reference=torchtune.torchtune_reference,
         launch=torchtune.torchtune_launch,
+        precision=torchtune.torchtune_precision,
+        held_values=torchtune.held_values,
+        refused=torchtune.torchtune_refused,
         notes=torchtune.torchtune_notes,
         means={
             "dtype": ("bf16", "fp32"),
             "model.apply_lora_to_output": (False,),
         },
         key_names=torchtune.NAMES,
+        left_out_names=torchtune.left_out_names,
     ),
 )
 """In the order in which a file is asked whose it is: LLaMA-Factory's have TRL's keys too."""
@@ -470,24 +429,3 @@ def reading_of(keys: set[str]) -> TunerReading | None:
         if all(keys & set(group) for group in one.groups) and not keys & set(one.strange):
             return one
     return None
-
-
-def check_stage(reading: TunerReading, settings: Settings, source: str) -> None:
-    """Raise `SpecError` for a stage that is neither samples nor pairs of answers."""
-    key = next((name for name in ("rlhf_type", "stage", "rl") if settings.get(name)), "")
-    stage = settings.get(key)
-    if stage and str(stage) not in reading.stages:
-        fix = f"{key} {' or '.join(reading.stages)}"
-        message = f"{reading.title} trains by {stage} here, which is not read"
-        raise SpecError(InputProblem(message, fix, source))
-
-
-def check_means(reading: TunerReading, settings: Settings, source: str) -> None:
-    """Raise `SpecError` for ways to train, or to hold weights, that are not read."""
-    for key, known in reading.means.items():
-        value = settings.get(key)
-        if value and str(value) not in map(str, known):
-            fix = f"{key} {' or '.join(map(str, known))}"
-            raise SpecError(
-                InputProblem(f"{reading.title}: {key} {value} is not read", fix, source)
-            )

@@ -74,6 +74,11 @@ def _model_refusals(plan: TunedPlan) -> list[str]:
             "the layout of this plan in your own script",
         ),
         (
+            plan.job.recipe.is_narrow and not plan.tuner.has_own_loop,
+            f"precision {plan.job.precision}: the engines of {title} keep a copy in fp32",
+            "precision bf16, or torchtune",
+        ),
+        (
             data is not None and data.packing not in plan.tuner.packings,
             f"packing {data.packing if data else ''}: {title} has no such packs",
             " or ".join(plan.tuner.packings),

@@ -72,6 +72,7 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("quantization_bit", "fsdp_version"), DEGREE),
     **dict.fromkeys(("dp_shard_size", "dp_replicate_size", "tensor_parallel_size"), DEGREE),
     **dict.fromkeys(("context_parallel_size", "sequence_parallel_size"), DEGREE),
+    "sequence_parallel_degree": DEGREE,
     "deepspeed_autotp_size": DEGREE,
     **dict.fromkeys(("use_peft", "load_in_4bit", "load_in_8bit", "use_bnb_nested_quant"), SWITCH),
     **dict.fromkeys(("packing", "neat_packing", "sample_packing"), SWITCH),
@@ -95,6 +96,7 @@ KINDS: Mapping[str, Kind] = {
     "enable_activation_checkpointing": SWITCH,
     "enable_activation_offloading": SWITCH,
     "fsdp_reshard_after_forward": SWITCH,
+    "optimizer_in_bwd": SWITCH,
     "model.lora_attn_modules": NAMES,
     **dict.fromkeys(("model._component_", "optimizer._component_"), TEXT),
     **dict.fromkeys(("loss._component_", "dtype"), TEXT),
@@ -103,6 +105,8 @@ KINDS: Mapping[str, Kind] = {
 """What a setting holds: how it is read, and in words."""
 SECTIONS = ("fsdp_config", "bnb_config_kwargs")
 """Settings that hold others."""
+NAMES_FILE = ("fsdp_config",)
+"""Those of them that may name a file in their place."""
 
 
 def typed_settings(
@@ -118,7 +122,8 @@ def typed_settings(
         section = key.partition(".")[0]
         if section != key and section in KINDS and section not in sections:
             _refuse(section, KINDS[section][1], "a section", source)
-        if key in (*SECTIONS, *sections) and value != {}:
+        names_file = key in NAMES_FILE and isinstance(value, str)
+        if key in (*SECTIONS, *sections) and value != {} and not names_file:
             _refuse(key, "a section", repr(value), source)
         if key not in KINDS:
             continue

@@ -44,6 +44,21 @@ class Tuner:
     """Whether it trains by itself on PyTorch's FSDP2, without Trainer and Accelerate."""
     keeps_dropout_of_pairs: bool = False
     """Whether the dropout of adapters can stay on where answers are compared."""
+    fsdp2_stages: str = ""
+    """ZeRO stages that its files can say of several devices on FSDP2, as `--only` takes them;
+    empty: all."""
+
+    def layout_values(self, engine: str, n_devices: int) -> dict[str, str]:
+        """Return the values of axes that its files can say, as `--only` takes them.
+
+        `n_devices` are those of the one pool that plans are for; 0 where it is not known.
+        """
+        values = dict.fromkeys(("tp", "pp", "cp", "ep"), "1")
+        if engine != ENGINES[0] or n_devices < 2:
+            return values
+        if self.fsdp2_stages:
+            values["zero"] = self.fsdp2_stages
+        return values if self.has_shard_groups else values | {"dp_shard": str(n_devices)}
 
     @property
     def config_file(self) -> str:
@@ -83,6 +98,7 @@ TUNERS: Mapping[str, Tuner] = {
             release="0.19.0",
             emitter=f"{_HERE}.axolotl:axolotl_files",
             packings=(MASKED, ALONE),
+            fsdp2_stages="0,3",
         ),
         Tuner(
             name="llama-factory",
@@ -114,6 +130,7 @@ TUNERS: Mapping[str, Tuner] = {
             has_shard_groups=False,
             takes_fractional_alpha=True,
             has_own_loop=True,
+            fsdp2_stages="2,3",
         ),
     )
 }

@@ -34,7 +34,7 @@ from planner.frameworks.programs import (
 )
 
 PROGRAM = "fsdp2_train.py"
-MIXED_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}
+MIXED_PRECISION = {"bf16": "bf16", "fp16": "fp16", "fp32": "no", "bf16-true": "no"}
 """Accelerate's `mixed_precision` by precision of the plan."""
 CP_COMM_STRATEGY = {"all-gather": "allgather", "p2p": "alltoall"}
 """Gather all keys and values, or pass them on around the ring (by all-to-alls)."""

@@ -50,7 +50,10 @@ def changed_settings(run: ExistingRun, old: Layout, new: Layout, problem: Proble
     if NO_KEY in entries:
         return {}
     needed = {key: v for key, v in entries.items() if _is_needed(key, v, run)}
-    needed = {run.key_names.get(key, key): value for key, value in needed.items()}
+    if run.has_named_keys_alone and not needed.keys() <= run.key_names.keys():
+        return {}
+    named = ((run.key_names.get(key, key), value) for key, value in needed.items())
+    needed = {key: value for key, value in named if key}
     in_launch_file = run.framework == "deepspeed" and run.format.startswith("Accelerate")
     return {ACCELERATE_KEYS.get(k, k): v for k, v in needed.items()} if in_launch_file else needed
 

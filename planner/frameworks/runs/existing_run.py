@@ -86,7 +86,12 @@ class ExistingRun:
     written: Mapping[str, str] = field(default_factory=dict)
     """Flags or keys as written, by name in `settings`."""
     key_names: Mapping[str, str] = field(default_factory=dict)
-    """What the file calls settings of the framework, where it has other names for them."""
+    """What the file calls settings of the framework, where it has other names for them; empty for
+    one that follows from the others."""
+    has_named_keys_alone: bool = False
+    """Whether its files can set nothing of the framework but what `key_names` has."""
+    held_values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    """Values by axis to which its files hold plans, where the framework has more."""
     doubts: tuple[Doubt, ...] = ()
     """What was not understood; empty where all was."""
     fork: str = ""

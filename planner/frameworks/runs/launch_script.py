@@ -37,8 +37,16 @@ WRAPPERS = frozenset(
 """Commands that start others, however many options they have."""
 SWIFT_COMMANDS, SWIFT_TASKS = ("megatron", "swift"), ("sft", "pt", "rlhf")
 """What ms-swift's `megatron` trains."""
-TUNE_RECIPE = re.compile(r"\w+_(distributed|single_device)$")
-"""Recipes of torchtune, behind `tune run` and options of torchrun."""
+TUNER_TASKS: Mapping[str, tuple[str, ...]] = {
+    "llamafactory-cli": ("train",),
+    "axolotl": ("train",),
+    "trl": ("sft", "dpo"),
+}
+"""Commands of tools that start their own launcher on all devices, and what trains with them."""
+TUNE = "tune"
+"""The command of torchtune, whose `tune run` starts torchrun with its options."""
+TUNE_RECIPE = re.compile(r"(dev/)?\w+_(distributed|single_device)$")
+"""Recipes of torchtune behind `tune run` and options of torchrun; others precede --config."""
 _DISTRIBUTED = re.compile(r"torch\.distributed\.(run|launch)$")
 _SBATCH = re.compile(r"^#SBATCH\s+(.*)$", re.M)
 _HEADER_NAMES = {
@@ -77,7 +85,7 @@ class LaunchCommand:
     """The training command of a script."""
 
     launcher: str
-    """One of `LAUNCHERS`; empty where the text holds only flags."""
+    """One of `LAUNCHERS`, `SWIFT_COMMANDS` or `TUNE`; empty where the text holds only flags."""
     script: str
     """Training script or module as written; empty where the text holds only flags."""
     argv: tuple[str, ...]
@@ -149,7 +157,7 @@ def read_launch(
     launcher = _launcher(before)
     arguments = {**command.env, **_given_env(before)}
     n_nodes, per_node, n_devices, unknown = _world(launcher, options, header, arguments)
-    own = launcher not in ("torchrun", "accelerate", *SWIFT_COMMANDS)
+    own = launcher not in ("torchrun", TUNE, "accelerate", *SWIFT_COMMANDS, *TUNER_TASKS)
     if own and n_devices is None and (name := _named_world(script, variables)):
         n_devices = int(str(script.variables[name]))
         unknown = [f"{name}={n_devices} is taken for the number of devices that it starts on"]
@@ -243,7 +251,9 @@ def _script_index(tokens: Sequence[str]) -> int | None:
             return i
         if _base(before) in SWIFT_COMMANDS and word in SWIFT_TASKS:
             return i
-        if TUNE_RECIPE.match(word) and _is_tune(tokens[:i]):
+        if word in TUNER_TASKS.get(_base(before), ()):
+            return i
+        if _is_tune(tokens[:i]) and (TUNE_RECIPE.match(word) or _names_config(tokens[i + 1 :])):
             return i
         if before == "-m" and not _DISTRIBUTED.search(word) and "accelerate" not in word:
             return i
@@ -271,7 +281,7 @@ def _given_env(before: Sequence[str]) -> dict[str, str]:
 
 def _is_launcher(word: str) -> bool:
     name = _base(word)
-    return name in (*LAUNCHERS, *SWIFT_COMMANDS, "tune") or bool(
+    return name in (*LAUNCHERS, *SWIFT_COMMANDS, *TUNER_TASKS, TUNE) or bool(
         re.fullmatch(r"python3?(\.\d+)?", name)
     )
 
@@ -279,6 +289,11 @@ def _is_launcher(word: str) -> bool:
 def _is_tune(before: Sequence[str]) -> bool:
     """Tell whether words start a recipe of torchtune: `tune run`, and options of torchrun."""
     return ("tune", "run") in zip(map(_base, before), before[1:], strict=False)
+
+
+def _names_config(after: Sequence[str]) -> bool:
+    """Tell whether the first word behind a recipe names its configuration."""
+    return bool(after) and after[0].partition("=")[0] == "--config"
 
 
 def _base(word: str) -> str:
@@ -302,10 +317,10 @@ def _launcher(before: Sequence[str]) -> str:
     names = [word.rsplit("/", 1)[-1] for word in before]
     if any(_DISTRIBUTED.search(word) for word in before):
         return "torchrun"
-    if names[-1:] and names[-1] in SWIFT_COMMANDS:
+    if names[-1:] and names[-1] in (*SWIFT_COMMANDS, *TUNER_TASKS):
         return names[-1]
     if _is_tune(before):
-        return "torchrun"  # which it starts with its options
+        return TUNE
     for name in LAUNCHERS[:-1]:
         if name in names:
             return name
@@ -351,7 +366,7 @@ def _world(
     count = count or options.get("N", "") * (launcher in ("srun", "python"))
     n_nodes = _number(count, "the number of nodes", unknown)
     if n_nodes is None and not count:
-        if launcher == "torchrun" and "nodes" not in header:
+        if launcher in ("torchrun", TUNE) and "nodes" not in header:
             n_nodes = 1
         else:
             n_nodes = _number(header.get("nodes", ""), "#SBATCH --nodes", unknown)
@@ -359,12 +374,14 @@ def _world(
     per_node = _number(text, "the number of processes of a node", unknown)
     if per_node is None and (not text or text in ("gpu", "auto")):
         per_node = _gpus_per_node(header)
-        if launcher == "torchrun" and not text:
+        if launcher in ("torchrun", TUNE) and not text:
             per_node = 1
     if launcher == "accelerate":
         total = _number(options.get("num-processes", ""), "--num_processes", unknown)
         nodes = n_nodes or 1
         return (nodes, total // nodes, total, unknown) if total else (None, None, None, unknown)
+    if launcher in TUNER_TASKS:
+        return _world_of_all(env, unknown)
     if launcher in SWIFT_COMMANDS:  # ms-swift starts torchrun by these variables
         n_nodes = _number(env.get("NNODES", "1"), "NNODES", unknown) or 1
         per_node = _number(env.get("NPROC_PER_NODE", "1"), "NPROC_PER_NODE", unknown)
@@ -393,6 +410,18 @@ def _named_world(script: Script, outside: Mapping[str, str]) -> str:
         if isinstance(value, str) and re.fullmatch(r"[1-9]\d{0,6}", value):
             return name
     return ""
+
+
+def _world_of_all(
+    env: Mapping[str, str], unknown: list[str]
+) -> tuple[int | None, int | None, int | None, list[str]]:
+    """Return the world of a tool that starts a process on each device that it sees."""
+    n_nodes = _number(env.get("NNODES", ""), "NNODES", unknown) or 1
+    per_node = _number(env.get("NPROC_PER_NODE", ""), "NPROC_PER_NODE", unknown)
+    seen = env.get("CUDA_VISIBLE_DEVICES", "")
+    if per_node is None and re.fullmatch(r"\d+(,\d+)*", seen):
+        per_node = seen.count(",") + 1
+    return n_nodes, per_node, n_nodes * per_node if per_node else None, unknown
 
 
 def _tasks(
@@ -434,6 +463,7 @@ FOREIGN = {
     "swift": "ms-swift",
     "llamafactory-cli": "LLaMA-Factory",
     "axolotl": "axolotl",
+    "trl": "TRL",
     "tune": "torchtune",
     "primus-cli": "Primus",
     "nemo": "NeMo",

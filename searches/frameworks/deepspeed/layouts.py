@@ -18,6 +18,7 @@ from searches.frameworks.common import (
     inputs_alone_leave,
     known_optimizer,
     kv_heads_split_or_replicated,
+    master_copy,
     mixer_and_feed,
     narrow_moments,
     other_kinds,
@@ -548,6 +549,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision bf16",
     ),
     narrow_moments("DSP505", "deepspeed", CONFIG),
+    master_copy("DSP506", "deepspeed", CONFIG),
     known_optimizer("DSP416", "deepspeed", "deepspeed/runtime/config.py, DEEPSPEED_OPTIMIZERS"),
     FrameworkRule(
         "DSP502",

@@ -23,6 +23,7 @@ from searches.frameworks.common import (
     known_optimizer,
     kv_heads_split,
     kv_heads_split_or_replicated,
+    master_copy,
     one_copy_of_weights,
     plain_schedule,
     sequence_chunks,
@@ -402,6 +403,7 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision fp16-grads: Megatron-LM keeps an fp32 copy of fp16 gradients",
         "precision fp16",
     ),
+    master_copy("MLM526", "megatron", "megatron/core/optimizer/optimizer.py"),
     FrameworkRule(
         "MLM502",
         "megatron",

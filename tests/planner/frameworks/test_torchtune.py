@@ -59,6 +59,7 @@ def test_recipes_and_what_starts_them() -> None:
     assert "  full_finetune_distributed --config" in files(full)["torchtune.sh"]
     assert settings(full)["model"]["_component_"] == "torchtune.models.llama3.llama3"
     assert settings(full)["dtype"] == "fp32"
+    assert settings(replace(full, precision="bf16-true"))["dtype"] == "bf16"
 
 
 def test_sizes_adapters_and_batches() -> None:
@@ -100,7 +101,8 @@ def test_what_no_recipe_says(tuning: dict[str, Any], changes: dict[str, Any], wo
     ("changes", "word"),
     [
         ({"precision": "fp16"}, "precision bf16"),
-        ({"tuning": None}, "precision fp32"),
+        ({"tuning": None}, "precision bf16-true or precision fp32"),
+        ({"precision": "bf16-true"}, "precision bf16"),
         ({"optimizer": "adam-8bit"}, "optimizer adam"),
         ({"has_reference": True}, "pairs of answers"),
         ({"data": SampleData("unmasked", 300.0, 1e5, 0.9)}, "masked or none"),

@@ -14,7 +14,8 @@ from costmodels.stacks import STACKS
 from costmodels.tuning.records import TuningJob
 from hardware.parts import Fabric
 from planner.analyze.plan_files import chosen_targets
-from planner.cli.commands.plans import implied_framework
+from planner.cli.command_arguments import SolveArguments
+from planner.cli.commands.plans import implied_framework, implied_values
 from planner.errors import SpecError, UsageError
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
@@ -24,6 +25,8 @@ from planner.frameworks.finetuning.tuners import TUNERS
 from planner.frameworks.runs.changes import changed_settings
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import read_run
+from planner.solver.options import axis_items
+from planner.solver.solve import solve
 from planner.specs.loader import model_from_dict
 from tests.planner.emitting import HEADER, golden, layout, pool
 from tools.samples.tuned import MODELS, drawn_samples, misread
@@ -349,6 +352,41 @@ def test_engine_is_what_the_plan_was_searched_for() -> None:
     assert engine_of(plan, MODEL.shape, JOB, "deepspeed") == "deepspeed"
     assert engine_of(plan, MODEL.shape, JOB, "megatron") == "fsdp2"
     assert engine_of(replace(plan, zero=1), MODEL.shape, JOB) == "deepspeed"
+
+
+@pytest.mark.parametrize(
+    ("tool", "framework", "cluster", "expected"),
+    [
+        ("torchtune", "fsdp2", "h100-x8", {"zero": "2,3", "dp_shard": "8"}),
+        ("axolotl", "fsdp2", "h100-x8", {"zero": "0,3"}),
+        ("swift", "fsdp2", "h100-x8", {"dp_shard": "8"}),
+        ("trl", "fsdp2", "h100-x8", {}),
+        ("torchtune", "fsdp2", "no-such-cluster", {}),
+        ("axolotl", "deepspeed", "h100-x8", {}),
+    ],
+)
+def test_plans_are_searched_that_files_of_a_tool_can_say(
+    tool: str, framework: str, cluster: str, expected: dict[str, str]
+) -> None:
+    stated = SolveArguments(emit=tool, out="x")
+    values = dict(x.split("=") for x in implied_values(stated, framework, cluster))
+    assert values == {"tp": "1", "pp": "1", "cp": "1", "ep": "1", **expected}
+    own = SolveArguments(emit=tool, out="x", pin=("tp=2",), only=("cp=1,2",))
+    assert not {"tp", "cp"} & {
+        x.partition("=")[0] for x in implied_values(own, framework, cluster)
+    }
+    assert implied_values(SolveArguments(emit="fsdp2"), "fsdp2", cluster) == []
+
+
+def test_every_plan_of_a_search_for_torchtune_is_written() -> None:
+    stated = SolveArguments(emit="torchtune", out="x")
+    only = axis_items(implied_values(stated, "fsdp2", "h100-x8"), "--only")
+    tuned = {**DOCUMENT["training"], "task": "lora", "lora": {"rank": 16, "targets": ["q", "v"]}}
+    result = solve({**DOCUMENT, "training": tuned}, "h100-x8", framework="fsdp2", only=only)
+    assert result.plans
+    for plan in result.plans:
+        request = EmitRequest(plan.layout, MODEL.shape, JOB, pool(), HEADER, engine="fsdp2")
+        assert "torchtune.yaml" in emit_plan("torchtune", request), plan.layout
 
 
 def test_targets_of_the_command_line() -> None:

@@ -200,6 +200,7 @@ _LAYOUT: dict[str, Both] = {
     "MLM405": ({"activation_offload_layers": 8, **INPUTS}, {"activation_offload_layers": 8}),
     "MLM406": ({"activation_offload_layers": 8, "zero": 2}, {"activation_offload_layers": 8}),
     "MLM501": ({"precision": "fp16-grads"}, {"precision": "fp16"}),
+    "MLM526": ({"precision": "bf16-true"}, {}),
     "MLM502": ({"precision": "fp8-rowwise"}, {"precision": "fp8-delayed"}),
     "MLM503": (
         {"precision": "fp32"},
@@ -295,6 +296,7 @@ _LAYOUT: dict[str, Both] = {
     "DSP409": ({"zero": 3, "hpz": 8, "model": EXPERTS}, {"zero": 3, "model": EXPERTS}),
     "DSP407": ({**INPUTS, **PIPE, "recompute_layers": 8}, INPUTS),
     "DSP501": ({"precision": "fp8-tensorwise"}, {}),
+    "DSP506": ({"precision": "bf16-true"}, {}),
     "DSP502": ({"zero": 0}, {"zero": 0, "precision": "bf16-grads"}),
     "DSP503": (
         {**PIPE, "zero": 0, "precision": "bf16-grads"},
@@ -384,6 +386,7 @@ _LAYOUT: dict[str, Both] = {
         {"tp": 2, "zero": 3, "dp_shard": 1},
         {"tp": 2, "zero": 3, "dp_shard": 2},
     ),
+    "ACC127": ({"refused": ("optimizer_in_bwd with clip_grad_norm",)}, {}),
     "ACC501": ({"precision": "bf16-grads"}, {"precision": "fp16"}),
     "ACC502": ({"recompute": "selective"}, {"recompute": "full", "recompute_layers": 32}),
     "ACC503": (

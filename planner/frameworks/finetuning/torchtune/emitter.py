@@ -13,6 +13,8 @@ ATTENTION = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "output_proj"}
 MLP = ("gate", "up", "down")
 """Targets that `apply_lora_to_mlp` adapts together."""
 OPTIMIZERS = {"adam": "torch.optim.AdamW", "adam-8bit": "bitsandbytes.optim.AdamW8bit"}
+DTYPES = {"bf16": "bf16", "bf16-true": "bf16", "fp32": "fp32"}
+"""The one format of a run by the precision of a plan."""
 _LLAMA = "torchtune.models.llama3"
 _OUTPUT = "${output_dir}"
 
@@ -86,7 +88,7 @@ def torchtune_settings(plan: TunedPlan) -> dict[str, object]:
         "clip_grad_norm": 1.0,
         "compile": False,
         "device": "cuda",
-        "dtype": job.precision,
+        "dtype": DTYPES[job.precision],
         "enable_activation_checkpointing": plan.recomputes,
         "enable_activation_offloading": x.activation_offload,
         **sharded,

@@ -37,14 +37,14 @@ def _layout_refusals(plan: TunedPlan) -> list[str]:
 
 def _job_refusals(plan: TunedPlan) -> list[str]:
     job, tuning = plan.job, plan.tuning
-    wanted = "fp32" if tuning is None else "bf16"
+    wanted = ("bf16-true", "fp32") if tuning is None else ("bf16",)
     of_several = plan.layout.n_devices > 1
     faults = (
         (plan.compares_answers, "pairs of answers: only samples are written for torchtune", "TRL"),
         (
-            job.precision != wanted,
+            job.precision not in wanted,
             f"precision {job.precision}: torchtune trains wholly in one format",
-            f"precision {wanted}",
+            " or ".join(f"precision {name}" for name in wanted),
         ),
         (
             job.optimizer not in OPTIMIZERS or (job.optimizer == "adam-8bit" and of_several),
