@@ -34,7 +34,7 @@ def _installed() -> Iterator[None]:
     """Raise one clear error for packages of the extra [service] that are not there."""
     from planner.errors import UsageError
 
-    missing = next((name for name in ("jinja2", "plotly") if find_spec(name) is None), "")
+    missing = "" if find_spec("jinja2") else "jinja2"
     try:
         if not missing:
             yield
@@ -160,6 +160,11 @@ def serve_command(options: ServeOptions) -> None:
         )
     if options.executor not in ("serial", "ray"):
         raise UsageError(f"--executor {options.executor}", "serial or ray")
+    if options.executor == "ray" and find_spec("ray") is None:
+        raise UsageError(
+            "--executor ray needs the package ray, which is not installed",
+            "pip install 'parallelism-planner[service,ray]'",
+        )
     if not is_root_path(options.root_path):
         raise UsageError(
             f"--root-path {options.root_path}", "such as /planner: no slash at its end"

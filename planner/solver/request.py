@@ -23,7 +23,8 @@ from planner.solver.options import (
 from planner.solver.sources import Overrides
 from planner.specs.schema import SearchSpec
 from planner.specs.search.axis_values import axis_value
-from planner.specs.search.objectives import parse_pareto
+from planner.specs.search.objectives import OBJECTIVES, parse_pareto
+from planner.specs.search.schema_values import often_one_of, one_of
 from planner.specs.search.section import ALLOWANCES
 from searches.frameworks.registry import framework_spaces
 
@@ -46,13 +47,18 @@ FieldValue = bool | int | float | str
 """A value of an axis or of a field as users write it: a number, a switch or a word."""
 
 
-def _name_frameworks(schema: dict[str, Any]) -> None:
-    """Name the frameworks in a schema: all that are installed when it is asked for."""
-    schema["examples"] = list(framework_spaces())
-
-
-Framework = Annotated[str, Field(json_schema_extra=_name_frameworks)]
-"""A framework, with `@` and a release if one is meant, `default` or `any`."""
+Framework = Annotated[
+    str, Field(json_schema_extra=often_one_of(lambda: ("", *framework_spaces())))
+]
+"""A framework, with `@` and a release if one is meant, `default` or `any`; empty: `default`."""
+Objective = Annotated[str, Field(json_schema_extra=one_of(("", *OBJECTIVES)))]
+"""What is to be best; empty: the step time."""
+FrontAxis = Annotated[str, Field(json_schema_extra=often_one_of(lambda: OBJECTIVES))]
+"""An objective of a front; spaces around it are nothing."""
+Stack = Annotated[str, Field(json_schema_extra=one_of(("", *sorted(STACKS))))]
+"""A profile of software; empty: that of the framework."""
+Allowance = Annotated[str, Field(json_schema_extra=one_of(ALLOWANCES))]
+"""What is left out of a search unless it is allowed."""
 Factor = Annotated[float, Field(json_schema_extra={"minimum": 0})]
 """A number that is refused below 0 where it is read, in words of its own."""
 
@@ -92,19 +98,19 @@ class SolveRequest(BaseModel):
         Mapping[str, int], BeforeValidator(limit_codes, json_schema_input_type=dict[str, int])
     ] = _field("at_most", {})
     framework: Framework = _field("framework", "")
-    stack: str = _field("stack", "")
-    allow: tuple[str, ...] = _field("allow", ())
+    stack: Stack = _field("stack", "")
+    allow: tuple[Allowance, ...] = _field("allow", ())
     overrides: Annotated[
         Overrides, BeforeValidator(override_pairs, json_schema_input_type=dict[str, FieldValue])
     ] = _field("overrides", ())
     pool: str = _field("pool", "")
-    objective: str = _field("objective", "")
+    objective: Objective = _field("objective", "")
     within: Factor = _field("within", 0.0)
     memory_margin: Factor | None = _field("memory_margin", None)
     deadline: str | float = _field("deadline", "")
     step_limit_s: Factor = _field("step_limit_s", 0.0)
     pareto: Annotated[
-        tuple[str, ...], BeforeValidator(parse_pareto, json_schema_input_type=list[str])
+        tuple[str, ...], BeforeValidator(parse_pareto, json_schema_input_type=list[FrontAxis])
     ] = _field("pareto", ())
     time_limit_s: float = _field("time_limit_s", 0.0)
     top: Annotated[int, Field(json_schema_extra={"minimum": 1})] | None = _field("top", None)

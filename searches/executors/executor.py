@@ -206,6 +206,18 @@ def check_reachable(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
 
 
+def ray_package() -> Any:
+    """Return the package ray, imported; `ExecutorError` where it is not installed."""
+    try:
+        import ray
+    except ModuleNotFoundError as error:
+        raise ExecutorError(
+            f"the executor ray needs the package {error.name}, which is not installed",
+            "pip install 'parallelism-planner[ray]', or --executor processes",
+        ) from None
+    return ray
+
+
 class RayExecutor:
     """Evaluates shards as Ray tasks, on this machine or on a running cluster.
 
@@ -231,11 +243,10 @@ class RayExecutor:
         self._start()
 
     def _workers(self) -> int:
-        import ray
-
+        ray = ray_package()
         if not ray.is_initialized():
             return self._n_cpus or n_cpus()
-        resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        resources: dict[str, float] = ray.cluster_resources()
         return max(1, int(resources.get("CPU", 1)))
 
     def _start(self) -> None:
@@ -245,8 +256,7 @@ class RayExecutor:
         # Ray >= 2.59 turns token authentication on for local clusters and writes into the home.
         os.environ.setdefault("RAY_AUTH_MODE", "disabled")
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        import ray
-
+        ray = ray_package()
         if ray.is_initialized():
             return
         settings: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}

@@ -604,9 +604,9 @@ class RayStream:
         limit_s: float = math.inf,
     ) -> Iterator[tuple[Item, Answer | Lost]]:
         """Yield every item with its answer (`Stream.answers`); starts or joins Ray."""
+        self._executor.prepare(lambda enough: 0)
         from ray.exceptions import RayError
 
-        self._executor.prepare(lambda enough: 0)
         workers = _RayWorkers(make_run)
         try:
             yield from _Crew[Item, Answer](workers, chunks, limit_s).answers()

@@ -17,6 +17,15 @@ class AnswerBody(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True, ser_json_inf_nan="null")
 
 
+def deprecated_field(since: str, sunset: str, instead: str) -> Any:
+    """Return a field that goes away: days from when it is deprecated and until it is kept.
+
+    Schemas say so; over HTTP answers that hold it have the headers of it.
+    """
+    marks = {"x-deprecated-since": since, "x-sunset": sunset, "x-use-instead": instead}
+    return Field(json_schema_extra={"deprecated": True, **marks})
+
+
 def _axis_type(axis: Axis) -> tuple[Any, Any]:
     """Return type and field of an axis in JSON; one that is written only in use is optional."""
     kind: Any = type(axis.off) if not isinstance(axis.off, tuple) else list[str]
@@ -296,6 +305,25 @@ class ScaleAnswer(AnswerBody):
     notes: list[str]
 
 
+class BatchRow(AnswerBody):
+    """One job on one number of one kind of devices; null where it has no plan."""
+
+    index: int
+    """Place of the row, from 0."""
+    job: str
+    cluster: str
+    n_devices: int
+    n_nodes: int
+    status: Literal["ok", "nothing fits", "no layout"]
+    reason: str
+    """Why it has no plan, where that is short."""
+    plan_id: str | None
+    step_time_s: float | None
+    tokens_per_s: float | None
+    peak_bytes: int | None
+    layout: LayoutBody | None
+
+
 class BatchSolveAnswer(AnswerBody):
     """A row for every job, kind of devices and number of them, in this order."""
 
@@ -303,9 +331,7 @@ class BatchSolveAnswer(AnswerBody):
     result_id: str
     n_cells: int
     stopped: str
-    rows: list[dict[str, Any]]
-    """Each with `index`, `job`, `cluster`, `n_devices`, `n_nodes`, `status` (`ok`, `nothing fits`
-    or `no layout`), `reason`, `plan_id`, `step_time_s`, `tokens_per_s`, `peak_bytes`, `layout`."""
+    rows: list[BatchRow]
 
 
 class JobAllocation(AnswerBody):
@@ -371,6 +397,32 @@ class ReplanAnswer(AnswerBody):
     notes: list[str]
 
 
+class FaultBody(AnswerBody, title="Fault"):
+    """One thing wrong in a request; what is not known is left out."""
+
+    message: str
+    """What is wrong, with what was given and what is allowed."""
+    hint: str = ""
+    """What to change."""
+    fix: str = ""
+    """The same as `hint`."""
+    field: str = ""
+    """Place in the request, or in the document that it holds: `pools.0.nodes`."""
+    location: str = ""
+    """Document, line and column as one text: `model:3:7`."""
+    source: str = ""
+    """The document in the request where lines are counted: its name, or `model`, `cluster`."""
+    line: int = 0
+    """From 1, within that document."""
+    column: int = 0
+    rule: str = ""
+    """Rule that the message is about, such as TP002."""
+    code: str = ""
+    """Kind of error, one of docs/errors.md: `bad-option.contradiction`."""
+    in_options: dict[str, str] = {}
+    """Message, hint and source with options of the command line in place of fields."""
+
+
 class ProblemAnswer(AnswerBody):
     """Why a request was refused, after RFC 9457."""
 
@@ -382,10 +434,33 @@ class ProblemAnswer(AnswerBody):
     """The same for the same reason, for programs."""
     instance: str = ""
     """Id of the request, as in the logs."""
-    errors: list[dict[str, Any]] = []
-    """Each with its `message`; `hint`, `field`, `location`, `code` and `rule` where known. `fix`
-    is the hint; `source`, `line` and `column` are the location."""
+    errors: list[FaultBody] = []
     retry_after_s: float | None = None
+
+
+JobState = Literal["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"]
+
+
+class StateEvent(AnswerBody):
+    """Data of the event `state`: what a job has become."""
+
+    state: JobState
+    attempt: int = 0
+    """Which attempt began, from 1; left out otherwise."""
+    reason: str = ""
+    """Why it waits again; left out otherwise."""
+
+
+class ProgressEvent(AnswerBody):
+    """Data of the event `progress`: how far a job is."""
+
+    phase: str
+    """What is worked on: `search`, `points`."""
+    done: int
+    """Of `total`."""
+    total: int
+    best_step_time_s: float | None = None
+    """Of the best plan so far; null where none is known."""
 
 
 class JobAnswer(AnswerBody):
@@ -394,12 +469,12 @@ class JobAnswer(AnswerBody):
     job_id: str
     owner: str
     call: str
-    request_id: str = Field(json_schema_extra={"deprecated": True})
+    request_id: str = deprecated_field("2026-11-28", "2027-12-01", "content_id")
     """The same as `content_id`, by the name of older releases. In headers, problems and logs a
     request id is that of one request, whatever it asks."""
     content_id: str
     """Content hash of what is asked: equal questions have the same."""
-    state: Literal["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"]
+    state: JobState
     attempts: int
     n_events: int
     created_at: float
@@ -408,7 +483,7 @@ class JobAnswer(AnswerBody):
     complete: bool | None
     """False where the answer is the best so far; null while there is none."""
     etag: str
-    problem: dict[str, Any] | None
+    problem: ProblemAnswer | None
     """Why it failed."""
 
 

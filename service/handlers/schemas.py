@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from planner.solver.request import FieldValue, Framework
+from planner.specs.search.schema_values import often_one_of
 from service.handlers.derived_fields import search_fields, with_fields
 
 
@@ -23,6 +24,25 @@ Limit = Annotated[float, Field(ge=0.0)]
 """Seconds; 0 is not given, as in gRPC."""
 Count = Annotated[int, Field(json_schema_extra={"minimum": 0})]
 """What is below is refused by the library, in words of its own."""
+
+
+def _targets() -> tuple[str, ...]:
+    from planner.frameworks.finetuning.tuners import TUNERS  # 0.3 s, for the document alone
+    from searches.frameworks.registry import framework_names
+
+    return (*framework_names(), *TUNERS)
+
+
+def _launchers() -> tuple[str, ...]:
+    from planner.frameworks.launchers.files import LAUNCHERS  # 0.3 s, for the document alone
+
+    return tuple(LAUNCHERS)
+
+
+Target = Annotated[str, Field(json_schema_extra=often_one_of(_targets))]
+"""What files are written for; a framework with `@` and a release if one is meant."""
+Launcher = Annotated[str, Field(json_schema_extra=often_one_of(_launchers))]
+"""What starts a run; spaces around it are nothing."""
 
 
 class Text(Request):
@@ -118,10 +138,10 @@ class ExplainBody(PlanOf, title="ExplainRequest"):
 class EmitBody(PlanOf, title="EmitRequest"):
     """Write the framework configuration that runs one plan, and the files that launch it."""
 
-    for_: list[str] = Field(default=["megatron"], alias="for")
+    for_: list[Target] = Field(default=["megatron"], alias="for")
     """Frameworks by the names that `solve` takes, and tools that fine-tune: `trl`, `axolotl`,
     `llama-factory`."""
-    launcher: list[str] = ["torchrun"]
+    launcher: list[Launcher] = ["torchrun"]
     """torchrun, slurm, jobset, pytorchjob."""
     hosts: str | None = None
     """Hosts in network order, `n[001-016]`, or lines of such."""

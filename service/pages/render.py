@@ -52,7 +52,12 @@ def page_environment() -> Any:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.globals |= {"themes": themes, "plotly_style_ids": static.plotly_style_ids}
+    environment.globals |= {
+        "themes": themes,
+        "plotly_style_ids": static.plotly_style_ids,
+        "draws_figures": static.draws_figures(),
+        "pages_fix": static.PAGES_FIX,
+    }
     environment.filters |= {
         "json": lambda data: Markup(json_in_script(data)),
         "count": lambda value: f"{value:,}",

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
+from importlib.util import find_spec
 from threading import Lock
 
 from starlette.responses import Response
@@ -18,6 +19,8 @@ OWN = ("page.css", "page.js", "icon.svg")
 OF_VIEWS = ("plan.css", "plan.js")
 """What the plan view of `planner.render.plan_view` brings along."""
 PLOTLY = "plotly.js"
+PAGES_FIX = "pip install 'parallelism-planner[pages]'"
+"""What a service lacks whose pages draw no figures."""
 CARD = "card.css"
 """Styles of the card of an answer, and the legend of colours."""
 KEPT = "public, max-age=31536000, immutable"
@@ -71,7 +74,14 @@ def file(name: str) -> File:
 
 @cache
 def _by_name() -> dict[str, File]:
-    return {each.name: each for each in map(file, (*OWN, *OF_VIEWS, CARD, PLOTLY))}
+    names = (*OWN, *OF_VIEWS, CARD, *((PLOTLY,) if draws_figures() else ()))
+    return {each.name: each for each in map(file, names)}
+
+
+@cache
+def draws_figures() -> bool:
+    """Tell whether Plotly is installed, which draws the figures of pages in the browser."""
+    return find_spec("plotly") is not None
 
 
 @cache
@@ -80,6 +90,8 @@ def plotly_style_ids() -> tuple[str, ...]:
 
     They are of its maps, which no page draws, and the policy of pages would refuse them.
     """
+    if not draws_figures():
+        return ()
     text = file(PLOTLY).content.decode("utf-8", "replace")
     return tuple(dict.fromkeys(re.findall(r'getElementById\("([0-9a-f]{64})"\)', text)))
 

@@ -42,6 +42,7 @@ from service.http.exchange import (
 )
 from service.pages.gate import SECURITY as PAGE_SECURITY
 from service.pages.gate import Pages, wants_html
+from service.rest.deprecation import DEPRECATED
 from service.rest.endpoints import CLIENT_LEFT, Endpoints, defect
 from service.rest.operations import (
     CALL_OF_PATH,
@@ -92,6 +93,9 @@ class Rest:
         self._only_hosts = address.only_hosts
         hsts = (HSTS,) if address.tls else ()
         self._common, self._of_pages = (*SECURITY, *hsts), (*PAGE_SECURITY, *hsts)
+        self._deprecations = {
+            key: each.headers(address.root_path) for key, each in DEPRECATED.items()
+        }
         self._bodies = BodyReader(settings)
         self.pages = Pages(engine, self.auth, settings, self._bodies, address)
         self._routes = self._router(Endpoints(engine, self.metrics, address.root_path))
@@ -144,6 +148,9 @@ class Rest:
                     *(self._of_pages if exchange.page else self._common),
                     (b"x-request-id", exchange.id.encode()),
                 ]
+                if exchange.operation is not None:
+                    key = exchange.operation.id, exchange.status
+                    message["headers"] += self._deprecations.get(key, ())
                 if self.engine.is_draining:  # the next request goes to another process
                     message["headers"].append((b"connection", b"close"))
             else:

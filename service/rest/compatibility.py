@@ -7,6 +7,23 @@ from typing import Any
 Data = dict[str, Any]
 
 
+ALWAYS_WORDS = frozenset(
+    {
+        "SolveRequest.objective",
+        "SolveRequest.stack",
+        "SolveRequest.allow[]",
+        "EvaluateRequest.stack",
+        "EvaluateRequest.allow[]",
+        "ScaleRequest.stack",
+        "ScaleRequest.allow[]",
+        "JobRequest.call",
+    }
+)
+"""Fields of requests that older documents called texts, and that were never any but some words:
+the service has refused all others from its first release on, so an enum breaks nobody. Nothing is
+added here for a field that was once open."""
+
+
 def breaking_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """Return what a program that was written for `old` would stumble over in `new`.
 
@@ -61,8 +78,9 @@ class _Comparison:
                 yield f"{where} no longer reads {media}"
             else:
                 yield from self._schema(f"{where} body", content["schema"], new["schema"], True)
-        for status, answer in was["responses"].items():
-            new = now["responses"].get(status)
+        for status, stated in was["responses"].items():
+            answer = self._response(self._old, stated) or {}
+            new = self._response(self._new, now["responses"].get(status))
             if new is None:
                 yield f"{where} no longer answers {status}"
                 continue
@@ -73,6 +91,13 @@ class _Comparison:
                 else:
                     inside = f"{where} {status}"
                     yield from self._schema(inside, content["schema"], other["schema"], False)
+
+    def _response(self, document: Mapping[str, Any], answer: Data | None) -> Data | None:
+        """Return a response, followed through its reference."""
+        if answer is not None and "$ref" in answer:
+            name = answer["$ref"].rpartition("/")[2]
+            return dict(document["components"]["responses"][name])
+        return answer
 
     def _resolved(self, document: Mapping[str, Any], schema: Data) -> Data:
         while "$ref" in schema:
@@ -92,7 +117,8 @@ class _Comparison:
         lost, added = sorted(before - after), sorted(after - before)
         if "string" in before:
             added = [kind for kind in added if not kind.startswith('"')]
-        if is_request and lost:
+        is_told = where in ALWAYS_WORDS and lost == ["string"] and "enum" in now
+        if is_request and lost and not is_told:
             yield f"{where} is no longer {' or '.join(lost)}"
         if not is_request and before and (added or not after):
             yield f"{where} may be {' or '.join(added) or 'anything'}"
@@ -116,7 +142,10 @@ class _Comparison:
             for one in was.get(union, ()):
                 for other in now.get(union, ()):
                     key = "$ref" if "$ref" in one else "type"
-                    if one.get(key) and one.get(key) == other.get(key):
+                    is_same = one.get(key) == other.get(key) and (
+                        ("enum" in one) == ("enum" in other)
+                    )
+                    if one.get(key) and is_same:
                         yield one, other
 
     def _properties(self, where: str, was: Data, now: Data, is_request: bool) -> Iterator[str]:

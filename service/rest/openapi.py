@@ -13,11 +13,36 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from service.handlers import answers, schemas
+from service.handlers.calls import CALLS
 from service.http.exchange import JSON, PROBLEM, SSE, TEXT, Operation
+from service.rest.components import (
+    PROBLEMS,
+    answer_headers,
+    answer_links,
+    header_components,
+    link_components,
+    problem_headers,
+    unlisted_headers,
+)
+from service.rest.examples import answer_example, problem_example, request_example
 from service.rest.operations import OPERATIONS, TAGS
 
-API_VERSION = "1.0"
+API_VERSION = "1.1"
 """Version of the interface: the second number grows with additions, /v1 becomes /v2 otherwise."""
+DESCRIPTION = """\
+Answers are the JSON of the command line. That nothing fits is an answer with reasons, not an
+error. Fields may be added to answers: ignore unknown ones.
+
+**Requests.** A value that the schema allows may still be refused, 422, for what it means: a name
+that is none, a model that no such cluster holds, two options that exclude each other. `errors`
+say which field, and what to change.
+
+**Deprecation.** What is to go away is marked `deprecated` here, with the day from which
+(`x-deprecated-since`), the day until which it stays at least (`x-sunset`, a year later or more)
+and what to use instead (`x-use-instead`). Answers that hold such a part have the headers
+`Deprecation` (RFC 9745), `Sunset` (RFC 8594) and a `Link` with `rel="deprecation"`. Nothing else
+goes away within /v1.
+"""
 Data = dict[str, Any]
 Mode = Literal["validation", "serialization"]
 Refs = Mapping[tuple[Any, Mode], Mapping[str, Any]]
@@ -30,28 +55,6 @@ _ANSWERS = {
     204: "Nothing more will happen to the job.",
     304: "The caller has it already.",
 }
-_PROBLEMS = {
-    400: ("Malformed", "The body, a header or the query cannot be read."),
-    401: ("Unauthenticated", "A token is needed, or the one that came is not known."),
-    403: ("NotAllowed", "The role of the caller does not reach, or a page of another site asks."),
-    404: ("Unknown", "There is no such job or call, or it is not one's own."),
-    408: ("SlowBody", "The body did not arrive in time."),
-    409: ("Conflict", "The job has no answer yet, or the idempotency key is in use."),
-    410: ("Expired", "The result has expired: submit the request again."),
-    413: ("TooLarge", "The body, or a document in it, is larger than the limits allow."),
-    415: ("WrongMediaType", "The body is not application/json, or is compressed."),
-    421: ("WrongHost", "The service is not called by this name."),
-    422: ("Refused", "The request cannot be answered: `errors` name field, line and what to do."),
-    429: ("Busy", "Too much at once: come back after `Retry-After` seconds."),
-    500: ("Defect", "A defect of the service: please report it with the id of the request."),
-    503: ("NotReady", "The service starts or stops, or has too many connections."),
-    504: ("OutOfTime", "Nothing was found before the time of the call was over."),
-    507: ("StoreFull", "The store has no space for more jobs."),
-}
-"""Name and description of the refusals by status."""
-_RETRIED = (429, 503)
-
-
 _TITLES = {
     model.__name__: str(model.model_config["title"])
     for model in (*vars(schemas).values(), *vars(answers).values())
@@ -68,15 +71,6 @@ class _TitledSchemas(GenerateJsonSchema):
         return super().normalize_name(_TITLES.get(name, name))
 
 
-def _header(meaning: str, kind: str = "string") -> Data:
-    return {"description": meaning, "schema": {"type": kind}}
-
-
-_ETAG = {"ETag": _header("Content hash of the request: send it as If-None-Match.")}
-_LOCATION = {"Location": _header("Address of the job.")}
-_RETRY_AFTER = {"Retry-After": _header("Seconds.", "integer")}
-
-
 def openapi_document(root_path: str = "") -> Data:
     """Return the OpenAPI document of a service whose paths have a prefix."""
     models: list[tuple[type[BaseModel], Mode]] = []
@@ -84,7 +78,13 @@ def openapi_document(root_path: str = "") -> Data:
         if each.request:
             models.append((each.request, "validation"))
         models += [(model, "serialization") for _, model in each.answers.values() if model]
-    others = (answers.ProblemAnswer, answers.PageAnswer, answers.SweepAnswer)
+    others = (
+        answers.ProblemAnswer,
+        answers.PageAnswer,
+        answers.SweepAnswer,
+        answers.StateEvent,
+        answers.ProgressEvent,
+    )
     models += [(model, "serialization") for model in others]
     refs, defined = models_json_schema(
         list(dict.fromkeys(models)),
@@ -95,16 +95,16 @@ def openapi_document(root_path: str = "") -> Data:
     paths: Data = {}
     for each in OPERATIONS:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, refs)
+    schemas_by_name = dict(sorted(defined.get("$defs", {}).items()))
+    schemas_by_name["JobRequest"]["properties"]["call"]["enum"] = list(CALLS)
     return {
         "openapi": "3.1.0",
         "info": {
             "title": "planner",
             "version": API_VERSION,
             "summary": "The fastest way to split an LLM training job over a cluster.",
-            "description": (
-                "Answers are the JSON of the command line. That nothing fits is an answer with"
-                " reasons, not an error. Fields may be added to answers: ignore unknown ones."
-            ),
+            "description": DESCRIPTION,
+            "contact": {"name": "Who runs this service"},
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "servers": [
@@ -121,18 +121,35 @@ def openapi_document(root_path: str = "") -> Data:
                     "description": "Of the service's token file; none where it has no file.",
                 }
             },
+            "headers": header_components(),
+            "links": link_components(),
             "responses": {
-                name: _problem(status, text, refs) for status, (name, text) in _PROBLEMS.items()
+                **{name: _problem(status, refs) for status, (name, _) in PROBLEMS.items()},
+                "Other": {
+                    "description": "Refused otherwise: see `code`, `detail` and `errors`.",
+                    "headers": unlisted_headers(),
+                    "content": {PROBLEM: {"schema": _problem_schema(refs)}},
+                },
             },
-            "schemas": dict(sorted(defined.get("$defs", {}).items())),
+            "schemas": schemas_by_name,
         },
     }
 
 
-def _problem(status: int, text: str, refs: Refs) -> Data:
-    schema = refs[answers.ProblemAnswer, "serialization"]
-    out: Data = {"description": text, "content": {PROBLEM: {"schema": schema}}}
-    return out | ({"headers": _RETRY_AFTER} if status in _RETRIED else {})
+def _problem_schema(refs: Refs) -> Mapping[str, Any]:
+    return refs[answers.ProblemAnswer, "serialization"]
+
+
+def _problem(status: int, refs: Refs) -> Data:
+    content: Data = {"schema": _problem_schema(refs)}
+    example = problem_example(status)
+    if example is not None:
+        content["examples"] = {"refused": {"summary": example["title"], "value": example}}
+    return {
+        "description": PROBLEMS[status][1],
+        "headers": problem_headers(status),
+        "content": {PROBLEM: content},
+    }
 
 
 def _operation(each: Operation, refs: Refs) -> Data:
@@ -142,6 +159,7 @@ def _operation(each: Operation, refs: Refs) -> Data:
         "summary": each.title,
         "description": each.description,
     }
+    example = request_example(each.id, each.call)
     if each.parameters:
         out["parameters"] = [
             {
@@ -150,22 +168,22 @@ def _operation(each: Operation, refs: Refs) -> Data:
                 "description": p.meaning,
                 "schema": dict(p.schema),
                 **({"required": True} if p.where == "path" else {}),
+                **({"example": example[p.name]} if p.name in (example or {}) else {}),
             }
             for p in each.parameters
         ]
     if each.request:
-        content = {JSON: {"schema": refs[each.request, "validation"]}}
-        out["requestBody"] = {"required": True, "content": content}
+        body: Data = {"schema": refs[each.request, "validation"]}
+        if example is not None:
+            body["examples"] = {"question": {"summary": each.title, "value": example}}
+        out["requestBody"] = {"required": True, "content": {JSON: body}}
     out["responses"] = {
         str(status): _answer(each, status, refs) for status in sorted(each.answers)
     } | {
-        str(status): {"$ref": f"#/components/responses/{_PROBLEMS[status][0]}"}
+        str(status): {"$ref": f"#/components/responses/{PROBLEMS[status][0]}"}
         for status in sorted(each.problems)
     }
-    out["responses"]["default"] = {
-        "description": "Refused: see `code`, `detail` and `errors`.",
-        "content": {PROBLEM: {"schema": refs[answers.ProblemAnswer, "serialization"]}},
-    }
+    out["responses"]["default"] = {"$ref": "#/components/responses/Other"}
     if each.role:
         out["x-role"] = each.role
     else:
@@ -175,15 +193,17 @@ def _operation(each: Operation, refs: Refs) -> Data:
 
 def _answer(each: Operation, status: int, refs: Refs) -> Data:
     media, model = each.answers[status]
-    out: Data = {"description": _ANSWERS[status]}
-    if status == 202:
-        out["headers"] = _LOCATION | _RETRY_AFTER
-    elif status == 200 and 304 in each.answers:
-        out["headers"] = _ETAG
+    out: Data = {"description": _ANSWERS[status], "headers": answer_headers(each, status)}
     if media:
-        schema = refs[model, "serialization"] if model else _schema(each, media, refs)
-        out["content"] = {media: {"schema": schema}}
-    return out
+        content: Data = {
+            "schema": refs[model, "serialization"] if model else _schema(each, media, refs)
+        }
+        example = answer_example(each.id, each.call, status)
+        if example is not None:
+            content["examples"] = {"answer": {"summary": _ANSWERS[status], "value": example}}
+        out["content"] = {media: content}
+    links = answer_links(each, status)
+    return out | ({"links": links} if links else {})
 
 
 def _schema(each: Operation, media: str, refs: Refs) -> Mapping[str, Any]:
@@ -191,7 +211,16 @@ def _schema(each: Operation, media: str, refs: Refs) -> Mapping[str, Any]:
     if media == TEXT:
         return _STRING
     if media == SSE:
-        return {**_STRING, "description": _EVENTS}
+        data = [
+            refs[model, "serialization"]
+            for model in (answers.StateEvent, answers.ProgressEvent, answers.ProblemAnswer)
+        ]
+        return {
+            **_STRING,
+            "description": _EVENTS,
+            "contentMediaType": SSE,
+            "contentSchema": {"description": "`data:` of an event.", "anyOf": data},
+        }
     if each.id == "getOpenapi":
         return {"type": "object"}
     models = [x.answers[200][1] for x in OPERATIONS if x.call and 200 in x.answers]

@@ -5,6 +5,7 @@ The routes and the OpenAPI document are made of this table.
 
 import re
 from collections.abc import Iterator, Mapping
+from typing import get_args
 
 from service.handlers import answers, schemas
 from service.handlers.calls import CALLS, ServiceCall
@@ -61,7 +62,7 @@ SO_FAR = OperationParameter(
 STATE = OperationParameter(
     "state",
     "query",
-    {"type": "string", "enum": list(answers.JobAnswer.model_fields["state"].annotation.__args__)},  # type: ignore[union-attr]  # a Literal
+    {"type": "string", "enum": list(get_args(answers.JobState))},
     "Only jobs in this state.",
 )
 LAST_EVENT = OperationParameter(
@@ -197,7 +198,7 @@ def _job_operations() -> Iterator[Operation]:
         "The answer of the call, as the call itself gives it; pages have `items`, `total` and"
         " `next_cursor`.",
         {200: (JSON, None), 304: ("", None)},
-        (*_JOB, 409, 410),
+        (*_JOB, 409, 410, 413, 422, 504),  # the last three: why the job failed
         parameters=(JOB_ID, LIMIT, CURSOR, SO_FAR, IF_NONE_MATCH),
     )
 

@@ -241,7 +241,7 @@ def test_the_unit_is_installed_with_what_its_header_names() -> None:
     """PostgreSQL, which it offers, needs its driver; hashes are read by its dynamic user."""
     text = (DEPLOY / "planner.service").read_text()
     assert "PLANNER_DATABASE" in text
-    assert "pip install '.[service,postgres]'" in text
+    assert "pip install '.[pages,postgres]'" in text
     assert "-Dm644 tokens /etc/planner/tokens      # hashes alone" in text
 
 

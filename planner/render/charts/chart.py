@@ -9,14 +9,16 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import plotly.graph_objects as go
-
+from planner.render.charts.plain_figure import PlainFigure
 from planner.render.report.answers import AnswerTable
 from planner.render.report.bins import Bins, is_log
 from planner.render.report.points import PointAxis, shortened_name
 from planner.render.report.quantities import short_number
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 MAX_DRAWN = 1000
 """Points that one chart draws one by one."""
@@ -39,7 +41,7 @@ class Chart:
     title: str
     says: str
     """What the figure shows, in words; read out in its place."""
-    figure: go.Figure
+    figure: "go.Figure | PlainFigure"
     table: AnswerTable
     """The numbers that are drawn."""
     notes: tuple[str, ...] = ()
@@ -151,8 +153,10 @@ class Frame:
     tick_lines: int = 1
     """Lines that the labels of the horizontal axis take."""
 
-    def figure(self, traces: Sequence[dict[str, Any]], *, checked: bool = True) -> go.Figure:
-        """Return the figure of traces given as plain data.
+    def figure(
+        self, traces: Sequence[dict[str, Any]], *, checked: bool = True
+    ) -> "go.Figure | PlainFigure":
+        """Return the figure of traces given as plain data; where Plotly is missing, plain data.
 
         `checked=False` spares Plotly's check of every value, nine tenths of the time that a figure
         takes; for figures of pages that are waited for, whose tests have them checked.
@@ -174,4 +178,8 @@ class Frame:
         }
         own = self.layout | {"legend": base["legend"] | self.layout.get("legend", {})}
         data = {"data": list(traces), "layout": base | own}
+        try:
+            import plotly.graph_objects as go
+        except ModuleNotFoundError:
+            return PlainFigure(data)
         return go.Figure(data, _validate=checked)

@@ -1,13 +1,15 @@
 """A figure of the view: a chart, a caption whose numbers open, the numbers that are drawn."""
 
 from dataclasses import dataclass, field
-from typing import Any
-
-import plotly.graph_objects as go
+from typing import TYPE_CHECKING, Any
 
 from planner.render.charts.chart import Chart
+from planner.render.charts.plain_figure import PlainFigure
 from planner.render.plan_view.cards import CardNumber, Cell, Deck, NumberTable, Words, plain_words
 from planner.render.report.answers import AnswerTable
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,10 @@ class FigureHeading:
 
 
 def view_figure(
-    deck: Deck, heading: FigureHeading, drawn: go.Figure, table: NumberTable
+    deck: Deck,
+    heading: FigureHeading,
+    drawn: "go.Figure | PlainFigure",
+    table: NumberTable,
 ) -> ViewFigure:
     """Return a figure; the chart's sentence and data are those of the caption and the table."""
     rows = tuple(tuple(_value(deck, cell) for cell in row) for row in table.rows)

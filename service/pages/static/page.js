@@ -97,6 +97,11 @@
   function figures() {
     const plots = all(".plot[data-figure]").filter((plot) => !drawn.has(plot));
     if (!plots.length) return;
+    const source = document.querySelector("meta[name=plotly]");
+    if (!source.content) { // the service has no Plotly; the tables below have what would be drawn
+      plots.forEach((plot) => { plot.style.height = "auto"; plot.textContent = "No figure: plotly is not installed where this service runs. To change that: " + source.dataset.fix; });
+      return;
+    }
     const seen = new IntersectionObserver((entries) => {
       entries.filter((entry) => entry.isIntersecting).forEach((entry) => {
         plotly().then(() => { seen.unobserve(entry.target); draw(entry.target); }, () => {});

@@ -24,6 +24,7 @@ from searches.executors.executor import (
     in_tasks,
     make_executor,
 )
+from searches.executors.streaming import RayStream
 from searches.search import search
 from searches.space.shape_space import legal_shapes
 from searches.space.shards import count_plans, make_shards
@@ -262,6 +263,22 @@ except ExecutorError as error:
     print(error, "|", error.fix)
 """
     assert "127.0.0.1:1" in run(code)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        lambda: RayExecutor().prepare(lambda enough: 0),
+        lambda: RayExecutor().group_size,
+        lambda: RayExecutor("head:6379").map(abs, [1]),
+        lambda: next(RayStream().answers(lambda: abs, [[1]])),
+    ],
+)
+def test_a_missing_ray_is_told_with_its_extra(monkeypatch, start):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ExecutorError, match="needs the package ray") as caught:
+        start()
+    assert "parallelism-planner[ray]" in caught.value.fix
 
 
 def run(code: str) -> str:

@@ -2,18 +2,22 @@
 
 import asyncio
 import logging
+import re
+import sys
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
+from planner.render.charts.chart import Frame
 from service.access.auth import Auth, read_tokens
 from service.engine import Engine
 from service.handlers.problems import Refusal
 from service.pages import static
 from service.pages.gate import CSP, is_root_path, multipart
 from service.pages.question import packed_question
+from service.pages.render import page_environment
 from service.pages.visit import fields_of
 from service.rest.application import Rest
 from service.settings.serving import PublicAddress
@@ -70,6 +74,42 @@ def test_a_page_comes_with_its_policy_and_the_interface_with_its_own(service):
         (service.ask("GET", "/livez").headers["content-security-policy"])
         == "default-src 'none'; frame-ancestors 'none'"
     )
+
+
+@pytest.fixture
+def without_plotly(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Be a service whose environment lacks Plotly."""
+    cached = (static.draws_figures, static.plotly_style_ids, static._by_name, page_environment)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "plotly"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    for each in cached:
+        each.cache_clear()
+    yield
+    for each in cached:
+        each.cache_clear()
+
+
+@pytest.mark.parametrize("path", ["/ui/accuracy", "/ui/cases"])
+def test_pages_without_plotly_keep_their_words_and_say_what_to_install(
+    service, without_plotly, path
+):
+    page = service.ask("GET", path, headers=HTML)
+    assert page.status_code == 200
+    meta = re.search(r'<meta name="plotly"[^>]*>', page.text)[0]
+    assert 'content=""' in meta
+    assert "parallelism-planner[pages]" in meta
+    assert "plotly.js" not in page.text
+    assert "Data of this figure" in page.text
+
+
+def test_a_chart_without_plotly_is_plain_data(without_plotly):
+    chart = Frame(height=300).figure([{"type": "bar", "x": [1], "y": [2]}])
+    data = chart.to_plotly_json()
+    assert data["data"] == [{"type": "bar", "x": [1], "y": [2]}]
+    assert chart.layout.height == data["layout"]["height"] > 300
+    data["layout"].clear()
+    assert chart.layout.height > 300
 
 
 def test_pages_are_compressed_for_who_takes_it(service):
