@@ -183,7 +183,7 @@ def charge_jobs(connection: Connection, totals_s: Mapping[str, float], tenants: 
 def _slots(tenant: str, window_s: float, now_s: float) -> Select[Any]:
     """Return what selects the rows of a window, the oldest first."""
     first = int((now_s - window_s) // SLOT_S)
-    own = (usage.c.tenant == tenant, usage.c.slot > first)
+    own = (usage.c.tenant == tenant, usage.c.slot >= first)
     return select(usage.c.slot, usage.c.cpu_s).where(*own).order_by(usage.c.slot)
 
 

@@ -2,6 +2,7 @@
 
 import pickle
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
