@@ -64,6 +64,11 @@ class Rates:
         self._per_s, self._burst, self._monotonic = per_s, float(burst), monotonic
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
+    def has(self, caller: str) -> bool:
+        """Tell whether there is a token to take."""
+        tokens, then_s = self._buckets.get(caller, (self._burst, 0.0))
+        return tokens + (self._monotonic() - then_s) * self._per_s >= 1.0
+
     def take(self, caller: str) -> None:
         """Take a token; `Refusal` 429 with the time until there is one."""
         now_s = self._monotonic()

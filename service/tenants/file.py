@@ -241,13 +241,13 @@ def tenants_of(document: Document) -> TenantsFile:
             seen.setdefault(member, name)
     names_seen, issuers = {"kubernetes"}, set()
     for i, each in enumerate(found.identity.oidc):
-        where = ("identity", "oidc", i)
+        place = ("identity", "oidc", i)
         if each.name in names_seen:
             message = f"another provider is called {each.name}"
-            faults.append(document.problem((*where, "name"), message, "a name of its own"))
+            faults.append(document.problem((*place, "name"), message, "a name of its own"))
         if each.issuer in issuers:
             message = "the issuer stands in the file already"
-            faults.append(document.problem((*where, "issuer"), message, "each issuer once"))
+            faults.append(document.problem((*place, "issuer"), message, "each issuer once"))
         names_seen.add(each.name)
         issuers.add(each.issuer)
     if faults:

@@ -94,7 +94,7 @@ class Group:
     """Part of the workers among the groups of one priority, relative to theirs."""
     priority: Priority = Priority.NORMAL
     """Of what its members ask without saying one."""
-    highest_priority: Priority = Priority.URGENT
+    highest_priority: Priority = Priority.NORMAL
     """The most urgent one that they may ask for."""
     role: Literal["read", "solve", "admin"] = "solve"
     """Of members whose token says none: those of OIDC and Kubernetes."""
@@ -159,6 +159,7 @@ class Tenants:
     def _set(self, groups: Iterable[Group], default: str) -> None:
         named = {each.name: each for each in groups}
         self._groups = named or {OPEN_GROUP: Group(OPEN_GROUP)}
+        self._by_name = {name: each for each in named.values() for name in each.members.names}
         self._default = default if named else OPEN_GROUP
 
     def replace(self, groups: Iterable[Group], default: str = "") -> None:
@@ -179,10 +180,17 @@ class Tenants:
         return self._groups.get(name) or Group(name)
 
     def group_of(self, identity: Identity) -> Group:
-        """Return the first group that somebody belongs to; `Refusal` 403 where there is none."""
-        for group in self._groups.values():
-            if group.has(identity):
-                return group
+        """Return the first group that somebody belongs to; `Refusal` 403 where there is none.
+
+        One that names the caller comes before those that name a claim or a group of Kubernetes.
+        """
+        named = self._by_name.get(identity.name)
+        if named is not None:
+            return named
+        if identity.claims or identity.groups:
+            for group in self._groups.values():
+                if group.has(identity):
+                    return group
         if self._default in self._groups:
             return self._groups[self._default]
         raise Refusal(
