@@ -27,6 +27,7 @@ from planner.errors import UsageError
 from service.access.admission import Rates
 from service.access.caller import ROLES, Caller, Role
 from service.handlers.problems import Refusal
+from service.telemetry.audit import AuditLog
 from service.tenants.groups import Identity, Tenants
 
 log = logging.getLogger("planner.service")
@@ -219,6 +220,8 @@ class Auth:
         self.tenants = tenants or Tenants()
         self._verifier = verifier
         self._wall = wall
+        self.audit = AuditLog()
+        """Told by the transports who asked for what."""
 
     @property
     def asks(self) -> bool:

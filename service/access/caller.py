@@ -48,6 +48,19 @@ class Caller:
         return None if self.role == "admin" else self.name
 
 
+def caller_fields(caller: Caller | None) -> dict[str, str]:
+    """Return what the audit log says of a caller; nothing of one who is not known."""
+    if caller is None:
+        return {}
+    return {
+        "caller": caller.name,
+        "group": caller.group.name,
+        "role": caller.role,
+        "priority": caller.priority.label,
+        "how": caller.how,
+    }
+
+
 class CallerLeft(Exception):
     """Nobody waits for the answer any more."""
 

@@ -410,6 +410,9 @@ class JobAnswer(AnswerBody):
     etag: str
     problem: dict[str, Any] | None
     """Why it failed."""
+    group: str
+    """Group of its owner when it was submitted."""
+    priority: Literal["urgent", "normal", "background"]
 
 
 class JobsAnswer(AnswerBody):
@@ -430,6 +433,32 @@ class PageAnswer(AnswerBody):
     """Name of the list in the answer."""
     answer: dict[str, Any] | None = None
     """With the first page: the other fields of the answer."""
+
+
+class QuotaAnswer(AnswerBody, title="Quota"):
+    """A quota of a group, and what of it is used."""
+
+    quota: Literal["running_jobs", "queued_jobs", "cpu_s", "stored_results", "stored_bytes"]
+    used: float
+    limit: float | None
+    """Null where nothing bounds it."""
+    frees_in_s: float | None
+    """Time until some of it frees by itself; null where the end of a job frees it, or nothing is
+    used up."""
+
+
+class UsageAnswer(AnswerBody):
+    """What a group of callers may use, and has used."""
+
+    group: str
+    weight: float
+    """Part of the workers among the groups of one priority, relative to theirs."""
+    priority: Literal["urgent", "normal", "background"]
+    """Of a request that asks for none."""
+    highest_priority: Literal["urgent", "normal", "background"]
+    window_s: float
+    """Time within which CPU seconds count."""
+    quotas: list[QuotaAnswer]
 
 
 class VersionAnswer(AnswerBody):

@@ -64,17 +64,8 @@ def next_job(
 
     `wanted` are the conditions of the jobs among which it is.
     """
-    waiting = connection.execute(
-        select(jobs.c.tenant, jobs.c.priority).where(*wanted).distinct()
-    ).all()
-    if not waiting:
-        return None
-    n_running = _n_running(connection)
-    names = sorted({row.tenant for row in waiting})
-    lines = [Line(x.tenant, x.priority, n_running.get((x.tenant, x.priority), 0)) for x in waiting]
-    now_s = elapsed_s(connection)
-    known = {name: _share(connection, tenants.group(name), n_running, now_s) for name in names}
-    clocks = _clocks(connection, names)
+    lines, known = _lines(connection, wanted, tenants)
+    clocks = _clocks(connection, sorted(known)) if lines else {}
     for line in lines_in_order(lines, known, clocks):
         if known[line.tenant].most_running is not None and not _has_place(
             connection, line.tenant, known[line.tenant].most_running or 0
@@ -94,6 +85,31 @@ def next_job(
         _advance(connection, CLOCK, line.priority, clock_s)
         return seq
     return None
+
+
+def first_priority(
+    connection: Connection, wanted: Sequence[ColumnElement[bool]], tenants: Tenants
+) -> int | None:
+    """Return the priority of the job whose turn it is; None where none may be leased."""
+    lines, known = _lines(connection, wanted, tenants)
+    return next((line.priority for line in lines_in_order(lines, known, {})), None)
+
+
+def _lines(
+    connection: Connection, wanted: Sequence[ColumnElement[bool]], tenants: Tenants
+) -> tuple[list[Line], dict[str, Share]]:
+    """Return the lines of jobs that wait, and what the choice knows of their groups."""
+    waiting = connection.execute(
+        select(jobs.c.tenant, jobs.c.priority).where(*wanted).distinct()
+    ).all()
+    if not waiting:
+        return [], {}
+    n_running = _n_running(connection)
+    lines = [Line(x.tenant, x.priority, n_running.get((x.tenant, x.priority), 0)) for x in waiting]
+    now_s = elapsed_s(connection)
+    names = {line.tenant for line in lines}
+    known = {name: _share(connection, tenants.group(name), n_running, now_s) for name in names}
+    return lines, known
 
 
 def _n_running(connection: Connection) -> dict[tuple[str, int], int]:

@@ -35,6 +35,7 @@ from service.jobs.accounts import (
     charge_jobs,
     check_quotas,
     cpu_use,
+    first_priority,
     forget_usage,
     join_line,
     next_job,
@@ -336,6 +337,25 @@ class Jobs(Keys):
         """Charge groups with the CPU seconds of leases that are held."""
         totals_s = {lease.job_id: lease.charged_s + max(0.0, s) for lease, s in cpu_s.items()}
         charge_jobs(connection, totals_s, self.tenants)
+
+    def charge_cancelled(self, lease: Lease, cpu_s: float) -> None:
+        """Charge a job that was cancelled while a lease was held with its CPU seconds."""
+
+        def work(connection: Connection) -> None:
+            ended = (
+                jobs.c.job_id == lease.job_id,
+                jobs.c.fence == lease.fence,
+                jobs.c.state == State.CANCELLED.value,
+            )
+            if connection.execute(select(jobs.c.seq).where(*ended)).first() is not None:
+                self._charge(connection, {lease: cpu_s})
+
+        self.store.write(work)
+
+    def most_urgent(self) -> int | None:
+        """Return the highest priority of a job that waits and may be leased; None without one."""
+        waits = [jobs.c.state == State.PENDING.value]
+        return self.store.read(lambda connection: first_priority(connection, waits, self.tenants))
 
     def keep_rows(self, lease: Lease, batch: RowBatch) -> bool:
         """Keep a batch of rows for the next lease of its job; tell whether this one still holds.

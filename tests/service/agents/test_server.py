@@ -21,6 +21,7 @@ from service.agents import server as server_module
 from service.agents.server import make_server, tool_list
 from service.agents.tools import TOOLS, call_tool
 from service.agents.transports import http_app
+from service.settings.serving import Serving
 from tests.planner.command import run_here
 from tests.service.agents.desk import SMALL, new_desk, with_cache
 
@@ -180,7 +181,7 @@ def test_a_client_starts_it_over_stdio(tmp_path: Path) -> None:
 def listening(tokens: str = "") -> Iterator[str]:
     """Serve over HTTP at a free port; yield its address."""
     auth = Auth(read_tokens(tokens, "tokens") if tokens else ())
-    app = http_app(auth, "127.0.0.1", 60.0)
+    app = http_app(auth, Serving(), 60.0)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
