@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from planner.errors import BadValue, SpecError
 from planner.errors import InputProblem as Wrong
@@ -46,12 +46,6 @@ def _name(text: str) -> str:
     return text
 
 
-def _group_name(text: str) -> str:
-    if text == OTHER_GROUP:
-        raise BadValue(f"a group cannot be called {text}", "metrics use the name: another one")
-    return _name(text)
-
-
 def _address(text: str) -> str:
     """Return an address of HTTP; over plain HTTP only one of this machine."""
     try:
@@ -67,7 +61,6 @@ def _address(text: str) -> str:
     return text
 
 
-GroupName = Annotated[str, AfterValidator(_group_name)]
 Name = Annotated[str, AfterValidator(_name)]
 Address = Annotated[str, AfterValidator(_address)]
 Text = Annotated[str, Field(min_length=1, max_length=500)]
@@ -116,16 +109,6 @@ class GroupSection(_Section):
     members: MembersSection = MembersSection()
     quotas: QuotasSection = QuotasSection()
 
-    @model_validator(mode="after")
-    def _ordered(self) -> "GroupSection":
-        highest = self.highest_priority
-        if highest is not None and PRIORITIES[self.priority] < PRIORITIES[highest]:
-            raise BadValue(
-                f"the priority {self.priority} is above the highest one, {highest}",
-                "a highest_priority that is as urgent at least",
-            )
-        return self
-
 
 class OidcSection(_Section):
     """An issuer of OIDC tokens."""
@@ -158,7 +141,7 @@ class IdentitySection(_Section):
 class TenantsFile(_Section):
     """The whole file."""
 
-    groups: Annotated[dict[GroupName, GroupSection], Field(min_length=1, max_length=MOST_GROUPS)]
+    groups: Annotated[dict[str, GroupSection], Field(min_length=1, max_length=MOST_GROUPS)]
     default_group: str | None = None
     identity: IdentitySection = IdentitySection()
 
@@ -233,6 +216,15 @@ def tenants_of(document: Document) -> TenantsFile:
         faults.append(document.problem(("default_group",), message, f"one of {names}"))
     seen: dict[str, str] = {}
     for name, section in found.groups.items():
+        if name == OTHER_GROUP or not _NAME.fullmatch(name):
+            message = f"a group cannot be called {name[:70]!r}"
+            fix = f"up to 63 of A-Z a-z 0-9 . _ -, but not {OTHER_GROUP}, which metrics use"
+            faults.append(document.problem(("groups", name), message, fix, at_key=True))
+        highest = section.highest_priority
+        if highest is not None and PRIORITIES[section.priority] < PRIORITIES[highest]:
+            message = f"the priority {section.priority} is above the highest one, {highest}"
+            fix = "a highest_priority that is as urgent at least"
+            faults.append(document.problem(("groups", name, "priority"), message, fix))
         for i, member in enumerate(section.members.names):
             if member in seen:
                 where = ("groups", name, "members", "names", i)

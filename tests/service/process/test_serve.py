@@ -31,6 +31,7 @@ from service.process.serve import (
     probe_listener,
     serve_forever,
 )
+from service.settings.callers import Callers
 from tests.service.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[3]
