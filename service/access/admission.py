@@ -186,7 +186,7 @@ class Turns:
 
     def _displaced(self, priority: int) -> bool:
         """Refuse the newest of the least urgent requests that wait; False where none is less."""
-        last = max(self._waiting, key=lambda line: line.priority, default=None)
+        last = max(reversed(self._waiting), key=lambda line: line.priority, default=None)
         if last is None or last.priority <= priority:
             return False
         line = self._waiting[last]
