@@ -371,6 +371,19 @@ class ReplanAnswer(AnswerBody):
     notes: list[str]
 
 
+class QuotaExceededAnswer(AnswerBody, title="QuotaExceeded"):
+    """The quota that a request was refused for."""
+
+    group: str
+    quota: Literal["running_jobs", "queued_jobs", "cpu_s", "stored_results", "stored_bytes"]
+    used: float
+    limit: float
+    frees_in_s: float | None
+    """Time until some of it frees by itself; null where only the end of a job frees it."""
+    window_s: float | None
+    """Time within which CPU seconds count; null for other quotas."""
+
+
 class ProblemAnswer(AnswerBody):
     """Why a request was refused, after RFC 9457."""
 
@@ -386,6 +399,8 @@ class ProblemAnswer(AnswerBody):
     """Each with its `message`; `hint`, `field`, `location`, `code` and `rule` where known. `fix`
     is the hint; `source`, `line` and `column` are the location."""
     retry_after_s: float | None = None
+    quota: QuotaExceededAnswer | None = None
+    """What is used up, where the code is `quota-exceeded`."""
 
 
 class JobAnswer(AnswerBody):

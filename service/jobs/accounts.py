@@ -3,10 +3,21 @@
 Every function works within a transaction of its caller. Time is the store's clock.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Select, delete, func, select, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Select,
+    Table,
+    delete,
+    func,
+    select,
+    update,
+)
 
 from service.jobs.records import OPEN, State
 from service.jobs.shares import Line, Share, lines_in_order
@@ -65,10 +76,11 @@ def next_job(
     `wanted` are the conditions of the jobs among which it is.
     """
     lines, known = _lines(connection, wanted, tenants)
-    clocks = _clocks(connection, sorted(known)) if lines else {}
+    clocks = _clocks(connection, [CLOCK, *sorted(known)]) if lines else {}
     for line in lines_in_order(lines, known, clocks):
-        if known[line.tenant].most_running is not None and not _has_place(
-            connection, line.tenant, known[line.tenant].most_running or 0
+        most_running = known[line.tenant].most_running
+        if _is_spent(connection, tenants.group(line.tenant)) or (
+            most_running is not None and not _has_place(connection, line.tenant, most_running)
         ):
             continue
         first = (
@@ -82,7 +94,8 @@ def next_job(
         if seq is None:
             continue  # another process has just leased the last one
         clock_s = clocks.get((line.tenant, line.priority), 0.0)
-        _advance(connection, CLOCK, line.priority, clock_s)
+        if clock_s > clocks.get((CLOCK, line.priority), 0.0):
+            _advance(connection, CLOCK, line.priority, clock_s)
         return seq
     return None
 
@@ -92,7 +105,10 @@ def first_priority(
 ) -> int | None:
     """Return the priority of the job whose turn it is; None where none may be leased."""
     lines, known = _lines(connection, wanted, tenants)
-    return next((line.priority for line in lines_in_order(lines, known, {})), None)
+    for line in lines_in_order(lines, known, {}):
+        if not _is_spent(connection, tenants.group(line.tenant)):
+            return line.priority
+    return None
 
 
 def _lines(
@@ -106,9 +122,14 @@ def _lines(
         return [], {}
     n_running = _n_running(connection)
     lines = [Line(x.tenant, x.priority, n_running.get((x.tenant, x.priority), 0)) for x in waiting]
-    now_s = elapsed_s(connection)
-    names = {line.tenant for line in lines}
-    known = {name: _share(connection, tenants.group(name), n_running, now_s) for name in names}
+    running: Counter[str] = Counter()
+    for (name, _), n in n_running.items():
+        running[name] += n
+    groups = {line.tenant: tenants.group(line.tenant) for line in lines}
+    known = {
+        name: Share(group.weight, group.quotas.running_jobs, running[name])
+        for name, group in groups.items()
+    }
     return lines, known
 
 
@@ -121,18 +142,13 @@ def _n_running(connection: Connection) -> dict[tuple[str, int], int]:
     return {(row.tenant, row.priority): row.n for row in rows}
 
 
-def _share(
-    connection: Connection,
-    group: Group,
-    n_running: Mapping[tuple[str, int], int],
-    now_s: float,
-) -> Share:
+def _is_spent(connection: Connection, group: Group) -> bool:
+    """Tell whether the CPU seconds of a group are used up for now."""
     quotas = group.quotas
-    running = sum(n for (name, _), n in n_running.items() if name == group.name)
-    is_spent = quotas.cpu_s is not None and (
-        cpu_used_s(connection, group.name, quotas.window_s, now_s) >= quotas.cpu_s
-    )
-    return Share(group.weight, quotas.running_jobs, running, is_spent)
+    if quotas.cpu_s is None:
+        return False
+    now_s = elapsed_s(connection)
+    return cpu_used_s(connection, group.name, quotas.window_s, now_s) >= quotas.cpu_s
 
 
 def _has_place(connection: Connection, tenant: str, most: int) -> bool:
@@ -157,21 +173,32 @@ def charge(connection: Connection, tenant: str, cpu_s: float) -> None:
     if not cpu_s:
         return
     slot = int(elapsed_s(connection) // SLOT_S)
-    row = {"tenant": tenant, "slot": slot, "cpu_s": cpu_s}
-    if not insert_once(connection, usage, row):
-        own = (usage.c.tenant == tenant, usage.c.slot == slot)
-        connection.execute(update(usage).where(*own).values(cpu_s=usage.c.cpu_s + cpu_s))
+    _add(connection, usage.c.cpu_s, {"tenant": tenant, "slot": slot}, cpu_s)
 
 
 def charge_share(
     connection: Connection, tenant: str, priority: int, cpu_s: float, weight: float
 ) -> None:
     """Move the clock of a group on by CPU seconds of its jobs, by its weight."""
-    row = {"tenant": tenant, "priority": priority, "virtual_s": cpu_s / weight}
-    if not insert_once(connection, shares, row):
-        own = (shares.c.tenant == tenant, shares.c.priority == priority)
-        moved_s = shares.c.virtual_s + cpu_s / weight
-        connection.execute(update(shares).where(*own).values(virtual_s=moved_s))
+    own = {"tenant": tenant, "priority": priority}
+    _add(connection, shares.c.virtual_s, own, cpu_s / weight)
+
+
+def _add(
+    connection: Connection, column: Column[float], own: Mapping[str, Any], amount: float
+) -> None:
+    """Add to a column of the row with a key; one that is not there is inserted."""
+    table = column.table
+    assert isinstance(table, Table)
+    added = (
+        update(table)
+        .where(*(table.c[name] == value for name, value in own.items()))
+        .values({column.name: column + amount})
+    )
+    if connection.execute(added).rowcount:
+        return
+    if not insert_once(connection, table, {**own, column.name: amount}):
+        connection.execute(added)  # another process was faster
 
 
 def charge_jobs(connection: Connection, totals_s: Mapping[str, float], tenants: Tenants) -> None:

@@ -35,14 +35,11 @@ class Share:
     """Jobs of all priorities that may be worked on at the same time."""
     n_running: int = 0
     """The same that are."""
-    is_spent: bool = False
-    """Whether its CPU seconds are used up for now."""
 
     @property
-    def may_run(self) -> bool:
-        """Whether another job of the group may be leased."""
-        full = self.most_running is not None and self.n_running >= self.most_running
-        return not (full or self.is_spent)
+    def has_place(self) -> bool:
+        """Whether another job of the group may be worked on."""
+        return self.most_running is None or self.n_running < self.most_running
 
 
 def lines_in_order(
@@ -62,5 +59,5 @@ def lines_in_order(
         return line.priority, clock_s + ahead_s, line.tenant
 
     for line in sorted(lines, key=rank):
-        if shares.get(line.tenant, Share()).may_run:
+        if shares.get(line.tenant, Share()).has_place:
             yield line

@@ -40,9 +40,9 @@ def test_what_runs_counts_before_it_is_charged_by_weight():
 
 
 def test_groups_at_their_quota_are_passed_over():
-    full, spent = Share(most_running=2, n_running=2), Share(is_spent=True)
-    lines = [Line("a", 0), Line("b", 0), Line("c", 2)]
-    assert order(lines, {"a": full, "b": spent}, {}) == [("c", 2)]
+    full, almost = Share(most_running=2, n_running=2), Share(most_running=2, n_running=1)
+    lines = [Line("a", 0), Line("b", 1), Line("c", 2)]
+    assert order(lines, {"a": full, "b": almost}, {}) == [("b", 1), ("c", 2)]
 
 
 @dataclass
