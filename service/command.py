@@ -100,8 +100,15 @@ class ServeOptions:
         Path | None, typer.Option(metavar="DIR", help="Folder of the SQLite file.")
     ] = None
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="NAME ROLE TOKEN a line.")
+        Path | None, typer.Option(metavar="FILE", help="NAME ROLE TOKEN [until=DAY] a line.")
     ] = None
+    tenants: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.yaml", help="Groups, quotas, OIDC: docs/tenants.md."),
+    ] = None
+    audit_log: Annotated[
+        str, typer.Option(metavar="FILE", help="Who asked what, as JSON lines; - for stdout.")
+    ] = ""
     tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="Certificate.")] = None
     tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key.")] = None
     tls_client_ca: Annotated[

@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from service.access.admission import Cache, Rates, Turns, overloaded
+from service.access.admission import Cache, Rates, Turns, TurnShare, overloaded
 from service.access.caller import Caller, check_known, not_allowed
 from service.handlers.calls import PAGE_PREFIX
 from service.handlers.limits import DEFAULTS, SMALL_BODY, RequestLimits
@@ -32,7 +32,8 @@ from service.jobs.records import Bounds, Event, JobQueueFull, JobView, NewJob, R
 from service.jobs.store import CONNECTIONS, Store
 from service.jobs.work import JobWork
 from service.settings.options import Options
-from service.telemetry.snapshot import Snapshot
+from service.telemetry.snapshot import GroupCounts, Snapshot
+from service.tenants.groups import Priority, Tenants
 from service.worker_pool.pool import (
     CALLS_MODULE,
     Progress,
@@ -137,10 +138,16 @@ def request_body(body: bytes | Mapping[str, Any]) -> bytes:
 class _Flight:
     """A request that is computed, and how many wait for it."""
 
-    task: "asyncio.Task[CallAnswer]"
     listeners: list[Progress]
     """Told of progress on the event loop."""
+    task: "asyncio.Task[CallAnswer]" = field(init=False)
     n_waiting: int = 0
+    is_computed: bool = False
+    """Whether it has a worker; before that it waits for its turn."""
+
+
+_FlightKey = tuple[bytes, float, Priority]
+"""Body, deadline and priority of the first who asked."""
 
 
 class Engine:
@@ -152,11 +159,14 @@ class Engine:
         settings: RequestLimits = DEFAULTS,
         options: Options = Options(),
         module: str = CALLS_MODULE,
+        tenants: Tenants | None = None,
     ) -> None:
         """Prepare an engine over a store that is open; `start` starts its workers.
 
         `module` holds the calls: `CALLS` and what `service.worker_pool.pool` uses of it.
+        `tenants` are the groups of callers, which somebody else may replace meanwhile.
         """
+        self.tenants = tenants or Tenants()
         self.settings = settings
         self.options = options
         self.jobs = Jobs(
@@ -171,6 +181,7 @@ class Engine:
                 retention_s=options.retention_s,
                 claim_s=2 * settings.hard_s + 60.0,
             ),
+            tenants=self.tenants,
         )
         self._store = store
         self._calls: Mapping[str, Any] = importlib.import_module(module).CALLS
@@ -182,7 +193,7 @@ class Engine:
         self._store_turns = Turns(STORE_SLOTS, UNBOUNDED, SPARE_STORE_SLOTS)
         self._rates = Rates(settings.requests_per_s, settings.burst)
         self._cache: Cache[CallAnswer] = Cache(options.cache_bytes)
-        self._flights: dict[tuple[bytes, float], _Flight] = {}
+        self._flights: dict[_FlightKey, _Flight] = {}
         self._active: Counter[str] = Counter()
         self._threads = ThreadPoolExecutor(CONNECTIONS, thread_name_prefix="store")
         self._look_thread = ThreadPoolExecutor(1, thread_name_prefix="ready")
@@ -192,6 +203,7 @@ class Engine:
         self._n_watchers: Counter[str] = Counter()
         self._counts: Counter[str] = Counter()
         self._refused: Counter[str] = Counter()
+        self._quota_refused: Counter[str] = Counter()
         self._job_work = JobWork(self.jobs, settings, options, self._in_store, self._tell_watchers)
 
     # Life
@@ -260,7 +272,19 @@ class Engine:
             self._turns.mean_s,
             self._job_work.mean_s,
             dict(self._job_work.counts),
+            self._group_counts(),
         )
+
+    def _group_counts(self) -> dict[str, GroupCounts]:
+        """Return what there is to measure of every group, those that are gone as one."""
+        found = {name: GroupCounts() for name in self.tenants.groups}
+        for (name, state), n in self._job_work.open_jobs.items():
+            found.setdefault(self.tenants.label(name), GroupCounts()).jobs[state] += n
+        for name, seconds in self._job_work.spending.total_s.items():
+            found.setdefault(self.tenants.label(name), GroupCounts()).cpu_s += seconds
+        for name, n in self._quota_refused.items():
+            found.setdefault(self.tenants.label(name), GroupCounts()).refused += n
+        return found
 
     async def _in_store(self, work: Callable[..., Found], *args: Any, **named: Any) -> Found:
         loop = asyncio.get_running_loop()
@@ -278,12 +302,13 @@ class Engine:
 
         Who asks for very much waits by himself: nobody else's reading, nor the heartbeats of jobs.
         """
-        await self._store_turns.take(caller.name)
+        share = share_of(caller)
+        await self._store_turns.take(caller.name, share)
         begun_s = time.monotonic()
         running = asyncio.ensure_future(self._in_store(work, *args, **named))
 
         def over(done: "asyncio.Future[Found]") -> None:  # its thread goes on if a caller leaves
-            self._store_turns.give(time.monotonic() - begun_s, caller.name)
+            self._store_turns.give(time.monotonic() - begun_s, caller.name, share)
             if not done.cancelled():
                 done.exception()  # seen: it may be that nobody waits for it
 
@@ -342,6 +367,8 @@ class Engine:
         except Refusal as problem:
             self._counts["refused"] += 1
             self._refused[problem.code] += 1
+            if problem.code == "quota-exceeded" and problem.more:
+                self._quota_refused[problem.more["quota"]["group"]] += 1
             raise
 
     # Calls
@@ -395,6 +422,7 @@ class Engine:
             if remembered is not None:
                 return remembered
             self._check_open()
+            self._job_work.spending.check(caller.group)
             with self._admitted(caller):
                 return await self._joined(pending)
 
@@ -402,6 +430,7 @@ class Engine:
         """Answer a call with an idempotency key: a repeated one gets the bytes of the first."""
         check_key(pending.terms.idempotency_key)
         self._check_open()
+        self._job_work.spending.check(pending.caller.group)
         claim = new_claim()
         own = (pending.caller.name, pending.terms.idempotency_key)
         with self._admitted(pending.caller):
@@ -436,14 +465,14 @@ class Engine:
 
     async def _joined(self, pending: _PendingCall) -> CallAnswer:
         """Return the answer of the same request in flight, or of this one."""
-        # Who has more time must not get what another's deadline has cut short.
         progress = pending.terms.progress
-        which = (pending.key, pending.terms.deadline_s or 0.0)
+        which = self._flight_of(pending)
         flight = self._flights.get(which)
         if flight is None:
             listeners: list[Progress] = []
-            task = asyncio.create_task(self._computed(pending, listeners))
-            flight = self._flights[which] = _Flight(task, listeners)
+            flight = _Flight(listeners)
+            task = flight.task = asyncio.create_task(self._computed(pending, flight))
+            self._flights[which] = flight
             task.add_done_callback(lambda _: self._landed(which, task))
         else:
             self._counts["joined"] += 1
@@ -466,17 +495,31 @@ class Engine:
         self._counts["answered"] += 1
         return answer
 
-    def _landed(self, which: tuple[bytes, float], task: "asyncio.Task[CallAnswer]") -> None:
+    def _flight_of(self, pending: _PendingCall) -> _FlightKey:
+        """Return the key of the flight that a call joins, or begins.
+
+        Who has more time must not get what another's deadline has cut short, and who is more
+        urgent must not wait in the line of who is less.
+        """
+        priority = pending.caller.priority
+        key, deadline_s = pending.key, pending.terms.deadline_s or 0.0
+        for each in Priority:
+            flight = self._flights.get((key, deadline_s, each))
+            if flight is not None and (flight.is_computed or each <= priority):
+                return key, deadline_s, each
+        return key, deadline_s, priority
+
+    def _landed(self, which: _FlightKey, task: "asyncio.Task[CallAnswer]") -> None:
         """Forget a request that was computed or left; not one that was asked since then."""
         outcome = self._flights.get(which)
         if outcome is not None and outcome.task is task:
             del self._flights[which]
 
-    async def _computed(self, pending: _PendingCall, listeners: list[Progress]) -> CallAnswer:
-        deadline_s = pending.terms.deadline_s
+    async def _computed(self, pending: _PendingCall, flight: _Flight) -> CallAnswer:
+        deadline_s, caller = pending.terms.deadline_s, pending.caller
         begun_s = time.monotonic()
-        await self._turn(pending.caller, deadline_s)
-        taken_s = time.monotonic()
+        await self._turn(caller, deadline_s)
+        taken_s, flight.is_computed = time.monotonic(), True
         try:
             left_s, hard_s = 0.0, self.settings.hard_s
             if deadline_s:
@@ -485,9 +528,9 @@ class Engine:
                     raise too_late_problem(deadline_s)
                 hard_s = min(hard_s, left_s + self.options.grace_s)
             task = Task("answer", pending.name, pending.body, time_limit_s=in_time(left_s))
-            outcome = await self._tried_twice(task, hard_s, _told(listeners))
+            outcome = await self._tried_twice(task, hard_s, caller, _told(flight.listeners))
         finally:
-            self._turns.give(time.monotonic() - taken_s, pending.caller.name)
+            self._turns.give(time.monotonic() - taken_s, caller.name, share_of(caller))
         if outcome.payload is None:
             raise needs_job(pending.name)
         self._counts["computed"] += 1
@@ -504,21 +547,31 @@ class Engine:
 
     async def _turn(self, caller: Caller, deadline_s: float | None) -> None:
         if not deadline_s:
-            return await self._turns.take(caller.name)
+            return await self._turns.take(caller.name, share_of(caller))
         try:
             async with asyncio.timeout(deadline_s):
-                return await self._turns.take(caller.name)
+                return await self._turns.take(caller.name, share_of(caller))
         except TimeoutError:
             raise too_late_problem(deadline_s) from None
 
     async def _tried_twice(
-        self, task: Task, hard_s: float, progress: Progress | None = None
+        self, task: Task, hard_s: float, caller: Caller, progress: Progress | None = None
     ) -> WorkOutcome:
-        """Return the outcome of a small task; once more where its worker was killed by others."""
+        """Return the outcome of a small task; once more where its worker was killed by others.
+
+        Its CPU seconds are the caller's group's; where no worker says how many, its time is.
+        """
+        begun_s, cpu_s = time.monotonic(), None
         try:
-            return await self._pool.run(task, hard_s, progress)
-        except WorkerDied:
-            return await self._pool.run(task, hard_s, progress)
+            try:
+                outcome = await self._pool.run(task, hard_s, progress)
+            except WorkerDied:
+                outcome = await self._pool.run(task, hard_s, progress)
+            cpu_s = outcome.cpu_s
+            return outcome
+        finally:
+            spent_s = time.monotonic() - begun_s if cpu_s is None else cpu_s
+            self._job_work.spending.add(caller.group.name, spent_s)
 
     # Jobs
 
@@ -547,7 +600,15 @@ class Engine:
                 try:
                     job = await self._in_store(
                         self.jobs.submit,
-                        NewJob(caller.name, name, read.request_id, body, time_limit_s),
+                        NewJob(
+                            caller.name,
+                            name,
+                            read.request_id,
+                            body,
+                            time_limit_s,
+                            caller.group.name,
+                            caller.priority,
+                        ),
                         key=idempotency_key,
                         fingerprint=cache_key(f"job {time_limit_s!r} {name}", body).hex(),
                     )
@@ -618,6 +679,32 @@ class Engine:
             self._rates.take(caller.name)
             return await self._read(caller, self.jobs.get, job_id, caller.sees)
 
+    async def usage(self, caller: Caller, name: str = "") -> dict[str, Any]:
+        """Return what a group may use and has used: the caller's own; of any for an admin.
+
+        Raises `Refusal`: 403 for another's group, 404 for one that is not there.
+        """
+        with self._counted():
+            self._rates.take(caller.name)
+            group = caller.group
+            if name and name != group.name:
+                if not caller.may("admin"):
+                    raise not_allowed(caller, "admin")
+                named = self.tenants.groups.get(name)
+                if named is None:
+                    detail = f"no group {name[:70]!r}: {', '.join(self.tenants.groups)}"
+                    raise Refusal(404, "unknown-group", "there is no such group", detail)
+                group = named
+            uses = await self._read(caller, self.jobs.uses, group)
+            return {
+                "group": group.name,
+                "weight": group.weight,
+                "priority": group.priority.label,
+                "highest_priority": group.highest_priority.label,
+                "window_s": group.quotas.window_s,
+                "quotas": [use.to_json() for use in uses],
+            }
+
     async def list_jobs(
         self, caller: Caller, cursor: str = "", state: State | None = None, limit: int = 50
     ) -> tuple[list[JobView], str]:
@@ -653,7 +740,7 @@ class Engine:
             self._n_watchers[caller.name] += 1
             try:
                 while True:
-                    check_known(caller)
+                    await check_known(caller)
                     news = self._news
                     job, events = await self._read(
                         caller, self.jobs.events, job_id, caller.sees, after
@@ -729,12 +816,13 @@ class Engine:
 
     async def _soon(self, task: Task, caller: Caller) -> WorkOutcome:
         """Return the outcome of a task that takes little time, in the caller's turn."""
-        await self._turns.take(caller.name)
+        share = share_of(caller)
+        await self._turns.take(caller.name, share)
         begun_s = time.monotonic()
         try:
-            return await self._tried_twice(task, self.settings.hard_s)
+            return await self._tried_twice(task, self.settings.hard_s, caller)
         finally:
-            self._turns.give(time.monotonic() - begun_s, caller.name)
+            self._turns.give(time.monotonic() - begun_s, caller.name, share)
 
     def _tell_watchers(self) -> None:
         self._news.set()
@@ -743,6 +831,11 @@ class Engine:
 
 PARTIAL = "partial-"
 """Beginning of the ETag of an answer that was stopped: it names these bytes, not the request."""
+
+
+def share_of(caller: Caller) -> TurnShare:
+    """Return whose budget a turn of a caller is of."""
+    return TurnShare(caller.group.name, caller.group.weight, caller.priority)
 
 
 def check_key(key: str) -> None:

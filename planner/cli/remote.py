@@ -28,6 +28,7 @@ from planner.cli.command_arguments import (
 )
 from planner.cli.progress import SIZES, TerminalProgress
 from planner.client import (
+    PRIORITY,
     TOKEN,
     Client,
     Data,
@@ -106,6 +107,7 @@ def client_of(server: Params) -> Client:
         token=_token(server.get("token_file") or ""),
         ca=server.get("server_ca") or "",
         cert=pair if pair[0] else None,
+        priority=os.environ.get(PRIORITY, ""),
     )
 
 

@@ -54,6 +54,8 @@ Progress = Callable[[Mapping[str, Any]], None]
 URL, TOKEN, AUTHORITY = "PLANNER_SERVER", "PLANNER_TOKEN", "PLANNER_SERVER_CA"
 """Variables of the environment: address of a service, token for it, authority of its certificate.
 """
+PRIORITY = "PLANNER_PRIORITY"
+"""Variable of the environment: how urgent requests are."""
 PATHS = {
     "allocate": "/v1/allocations:solve",
     "batch-solve": "/v1/plans:batchSolve",
@@ -99,23 +101,29 @@ class Client:
         cert: tuple[PathLike, PathLike] | None = None,
         timeout_s: float = 120.0,
         retries: int = RETRIES,
+        priority: str = "",
     ) -> None:
         """Prepare a client; nothing is sent yet.
 
         `ca` is the file of the authority that the service's certificate is of, `cert` the files of
-        one's own certificate and key. `timeout_s` bounds the silence of a connection.
+        one's own certificate and key. `timeout_s` bounds the silence of a connection. `priority`
+        is `urgent`, `normal` or `background`, as far as one's group may ask for it.
         """
-        self._transport = Transport(url, token, (ca, cert), timeout_s, retries)
+        self._transport = Transport(url, token, (ca, cert), timeout_s, retries, priority)
         self.url = self._transport.url
 
     @classmethod
     def from_environment(cls, **options: Any) -> "Client":
-        """Return a client of the service that `PLANNER_SERVER` names, with `PLANNER_TOKEN`."""
+        """Return a client of the service that `PLANNER_SERVER` names, with `PLANNER_TOKEN`.
+
+        `PLANNER_PRIORITY` says how urgent its requests are.
+        """
         url = os.environ.get(URL, "")
         if not url:
             raise UsageError(f"{URL} names no service", f"{URL}=http://127.0.0.1:8642")
         ca = os.environ.get(AUTHORITY, "")
-        return cls(url, **{"token": os.environ.get(TOKEN, "").strip(), "ca": ca, **options})
+        known = {"token": os.environ.get(TOKEN, "").strip(), "ca": ca}
+        return cls(url, **{**known, "priority": os.environ.get(PRIORITY, ""), **options})
 
     def __enter__(self) -> "Client":
         return self
@@ -253,6 +261,11 @@ class Client:
     def rules(self, code: str = "") -> Data:
         """Return every rule that rejects layouts or settings, or one of them."""
         return self._asked("rules", {"code": code} if code else {}, {})
+
+    def usage(self, group: str = "") -> Data:
+        """Return the quotas of one's group and what of them is used; of another for an admin."""
+        path = "/v1/usage" + (f"?group={quote(group)}" if group else "")
+        return reply_object(self._transport.send("GET", path).payload)
 
     def version(self) -> Data:
         """Return the version of the service and its calls."""

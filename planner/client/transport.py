@@ -89,8 +89,12 @@ class Transport:
         tls_files: tuple[PathLike, tuple[PathLike, PathLike] | None],
         timeout_s: float,
         retries: int,
+        priority: str = "",
     ) -> None:
-        """Prepare; `tls_files` are the authority's, and one's own certificate with its key."""
+        """Prepare; `tls_files` are the authority's, and one's own certificate with its key.
+
+        `priority` is asked for with every request; empty for that of one's group.
+        """
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -102,12 +106,15 @@ class Transport:
             raise UsageError(f"{url!r} is not the address of a service", "http://127.0.0.1:8642")
         if any(tls_files) and not tls:
             raise UsageError(f"certificates are for https, not for {url}", "https://HOST:PORT")
+        if priority and not priority.isalpha():
+            raise UsageError(f"{priority!r} is no priority", "urgent, normal or background")
         if "\n" in token or "\r" in token or not token.isascii():
             raise UsageError("the token is not one line of ASCII", "check its file")
         self.url = url.rstrip("/")
         self.retries = retries
         self._host, self._port, self._prefix = host, port, parts.path.rstrip("/")
         self._token = token
+        self._priority = {"Planner-Priority": priority} if priority else {}
         self._timeout_s = timeout_s
         self._tls = _tls_context(*tls_files) if tls else None
         self._idle: list[http.client.HTTPConnection] = []
@@ -158,7 +165,9 @@ class Transport:
                     self._answers.put(key, reply)
                 return reply
             refusal = _refusal(reply)
-            if reply.status not in _PASSES or tried > self.retries:
+            is_quota = refusal.code == "quota-exceeded"  # which may free in hours
+            late = is_quota and (refusal.retry_after_s or 0.0) > LONGEST_PAUSE_S
+            if reply.status not in _PASSES or tried > self.retries or late:
                 raise refusal
             pause(tried, refusal.retry_after_s)
         raise AssertionError("the last try returns or raises")
@@ -234,6 +243,7 @@ class Transport:
 
     def _headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         sent = {"Accept": "application/json", "User-Agent": "parallelism-planner", **headers}
+        sent |= self._priority
         return sent | ({"Authorization": f"Bearer {self._token}"} if self._token else {})
 
     def _connection(self) -> http.client.HTTPConnection:

@@ -4,7 +4,8 @@ import asyncio
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from dataclasses import dataclass
+from typing import Generic, NamedTuple, TypeVar
 
 from service.handlers.problems import Refusal
 
@@ -64,6 +65,11 @@ class Rates:
         self._per_s, self._burst, self._monotonic = per_s, float(burst), monotonic
         self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
+    def has(self, caller: str) -> bool:
+        """Tell whether there is a token to take."""
+        tokens, then_s = self._buckets.get(caller, (self._burst, 0.0))
+        return tokens + (self._monotonic() - then_s) * self._per_s >= 1.0
+
     def take(self, caller: str) -> None:
         """Take a token; `Refusal` 429 with the time until there is one."""
         now_s = self._monotonic()
@@ -80,19 +86,44 @@ class Rates:
             )
 
 
-class Turns:
-    """Hands out a number of slots; those who wait get them in turn, caller by caller.
+@dataclass(frozen=True, slots=True)
+class TurnShare:
+    """Whose budget a slot is of, and how urgent it is."""
 
-    So a caller with many requests delays the others by one request at a time. Some slots are
-    spare: only a caller who holds none gets one, so that the long requests of one caller do not
-    keep the others waiting.
+    group: str = ""
+    weight: float = 1.0
+    priority: int = 1
+    """The smaller the earlier."""
+
+
+class _Line(NamedTuple):
+    """Requests of one caller and one priority that wait."""
+
+    priority: int
+    group: str
+    weight: float
+    caller: str
+
+
+class Turns:
+    """Hands out a number of slots; those who wait get them in turn.
+
+    A higher priority is first. Within one, groups share the time of slots by weight, as
+    `service.jobs.shares` has it for jobs, and callers of a group take turns: one with many
+    requests delays the others by one request at a time. Some slots are spare: only a caller who
+    holds none gets one, so that the long requests of one caller do not keep the others waiting.
     """
 
     def __init__(self, n_slots: int, most_waiting: int, n_spare: int = 0) -> None:
         self._n_slots, self._n_spare = n_slots, n_spare
         self._most_waiting = most_waiting
         self._held: Counter[str] = Counter()
-        self._waiting: OrderedDict[str, deque[asyncio.Future[None]]] = OrderedDict()
+        self._held_of: Counter[tuple[int, str]] = Counter()
+        """By priority and group."""
+        self._waiting: OrderedDict[_Line, deque[asyncio.Future[None]]] = OrderedDict()
+        self._clocks: dict[tuple[int, str], float] = {}
+        self._now_s: dict[int, float] = {}
+        """Clock of a priority, where a group that joins it begins."""
         self.mean_s = 0.0
         """Mean time for which a slot is held."""
 
@@ -115,46 +146,100 @@ class Turns:
         n_spare = 0 if self._held[caller] else self._n_spare
         return n_held < self._n_slots + n_spare
 
-    async def take(self, caller: str) -> None:
-        """Wait for a slot; `Refusal` 429 where too many wait already."""
+    async def take(self, caller: str, share: TurnShare = TurnShare()) -> None:
+        """Wait for a slot; `Refusal` 429 where too many wait already, none of them less urgent."""
+        self._join(share)
         if self._may(caller):
-            self._held[caller] += 1
+            self._grant(_Line(share.priority, share.group, share.weight, caller))
             return
-        if self.n_waiting >= self._most_waiting:
-            raise overloaded(f"{self.n_waiting} requests wait", self.wait_s())
+        if self.n_waiting >= self._most_waiting and not self._displaced(share.priority):
+            raise self._too_many()
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiting.setdefault(caller, deque()).append(turn)
+        line = _Line(share.priority, share.group, share.weight, caller)
+        self._waiting.setdefault(line, deque()).append(turn)
         try:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._free(caller)  # it was given to us while we left
+                self._free(caller, share)  # it was given to us while we left
             else:
-                self._leave(caller, turn)
+                self._leave(line, turn)
             raise
 
-    def give(self, held_s: float, caller: str) -> None:
+    def give(self, held_s: float, caller: str, share: TurnShare = TurnShare()) -> None:
         """Give a slot back that a caller has held for `held_s`."""
         self.mean_s += (held_s - self.mean_s) * (SMOOTHING if self.mean_s else 1.0)
-        self._free(caller)
+        which = (share.priority, share.group)
+        self._clocks[which] = self._clocks.get(which, 0.0) + held_s / share.weight
+        self._free(caller, share)
 
-    def _free(self, caller: str) -> None:
+    def _too_many(self) -> Refusal:
+        return overloaded(f"{self.n_waiting} requests wait", self.wait_s())
+
+    def _join(self, share: TurnShare) -> None:
+        """Let a group that has nothing to do begin at the time that its priority has."""
+        which = (share.priority, share.group)
+        if self._held_of[which] or any(line[:2] == which for line in self._waiting):
+            return
+        now_s = self._now_s.get(share.priority, 0.0)
+        self._clocks[which] = max(self._clocks.get(which, 0.0), now_s)
+
+    def _displaced(self, priority: int) -> bool:
+        """Refuse the newest of the least urgent requests that wait; False where none is less."""
+        last = max(reversed(self._waiting), key=lambda line: line.priority, default=None)
+        if last is None or last.priority <= priority:
+            return False
+        line = self._waiting[last]
+        turn = line.pop()
+        if not line:
+            del self._waiting[last]
+        if not turn.done():
+            turn.set_exception(self._too_many())
+        return True
+
+    def _grant(self, line: _Line) -> None:
+        which = (line.priority, line.group)
+        self._held[line.caller] += 1
+        self._held_of[which] += 1
+        now_s, clock_s = self._now_s.get(line.priority, 0.0), self._clocks.get(which, 0.0)
+        self._now_s[line.priority] = max(now_s, clock_s)
+
+    def _next(self) -> _Line | None:
+        """Return the line whose turn it is; of equal ones the one that waited longest."""
+        best, first = None, (0, 0.0)
+        for line in self._waiting:
+            if best is not None and line.priority > first[0]:
+                continue
+            if not self._may(line.caller):
+                continue
+            which = (line.priority, line.group)
+            ahead_s = self._held_of[which] * self.mean_s / line.weight
+            rank = (line.priority, self._clocks.get(which, 0.0) + ahead_s)
+            if best is None or rank < first:
+                best, first = line, rank
+        return best
+
+    def _free(self, caller: str, share: TurnShare) -> None:
+        which = (share.priority, share.group)
         self._held[caller] -= 1
+        self._held_of[which] -= 1
         if not self._held[caller]:
             del self._held[caller]
-        while next_one := next((name for name in self._waiting if self._may(name)), None):
+        if not self._held_of[which]:
+            del self._held_of[which]
+        while (next_one := self._next()) is not None:
             line = self._waiting[next_one]
             turn = line.popleft()
             self._waiting.move_to_end(next_one)
             if not line:
                 del self._waiting[next_one]
             if not turn.done():
-                self._held[next_one] += 1
+                self._grant(next_one)
                 turn.set_result(None)
 
-    def _leave(self, caller: str, turn: asyncio.Future[None]) -> None:
-        line = self._waiting.get(caller)
+    def _leave(self, which: _Line, turn: asyncio.Future[None]) -> None:
+        line = self._waiting.get(which)
         if line and turn in line:
             line.remove(turn)
             if not line:
-                del self._waiting[caller]
+                del self._waiting[which]

@@ -32,12 +32,37 @@ class McpOptions:
         Path | None,
         typer.Option(metavar="FILE", help="http: NAME ROLE TOKEN a line, as of planner serve."),
     ] = None
+    tenants: Annotated[
+        Path | None, typer.Option(metavar="FILE.yaml", help="http: groups, OIDC, as of serve.")
+    ] = None
+    audit_log: Annotated[
+        str, typer.Option(metavar="FILE", help="http: who asked what, as of planner serve.")
+    ] = ""
+    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="http: certificate.")] = (
+        None
+    )
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="http: its key.")] = None
+    tls_client_ca: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="http: callers need one of it.")
+    ] = None
     insecure: Annotated[
         bool, typer.Option("--insecure", help="http: no tokens though others can reach it.")
     ] = False
     time_limit: Annotated[
         float, typer.Option(metavar="S", help="Longest search of a call; it has the best so far.")
     ] = 60.0
+
+
+OF_HTTP = (
+    "token_file",
+    "tenants",
+    "audit_log",
+    "tls_cert",
+    "tls_key",
+    "tls_client_ca",
+    "insecure",
+)
+"""Options that are fields of `Serving`, of no use over stdio."""
 
 
 @contextmanager
@@ -69,12 +94,16 @@ def mcp_command(options: McpOptions) -> None:
         raise UsageError(f"--transport {options.transport}", "stdio or http")
     if options.time_limit <= 0:
         raise UsageError(f"--time-limit must be above 0, not {options.time_limit:g}", "60")
-    if options.transport == "stdio" and (options.token_file or options.insecure):
-        raise UsageError("tokens are for callers over the network", "--transport http")
+    of_http = {name: getattr(options, name) for name in OF_HTTP}
+    if options.transport == "stdio" and any(of_http.values()):
+        raise UsageError(
+            "tokens, groups, TLS and the audit log are for callers over the network",
+            "--transport http",
+        )
     with _installed():
-        from service.agents.transports import HttpSettings, serve_http, serve_stdio
+        from service.agents.transports import serve_http, serve_stdio
+        from service.settings.serving import Serving
     if options.transport == "stdio":
         serve_stdio(options.time_limit)
     else:
-        settings = HttpSettings(options.host, options.port, options.token_file, options.insecure)
-        serve_http(settings, options.time_limit)
+        serve_http(Serving(host=options.host, port=options.port, **of_http), options.time_limit)

@@ -423,6 +423,19 @@ class FaultBody(AnswerBody, title="Fault"):
     """Message, hint and source with options of the command line in place of fields."""
 
 
+class QuotaExceededAnswer(AnswerBody, title="QuotaExceeded"):
+    """The quota that a request was refused for."""
+
+    group: str
+    quota: Literal["running_jobs", "queued_jobs", "cpu_s", "stored_results", "stored_bytes"]
+    used: float
+    limit: float
+    frees_in_s: float | None
+    """Time until some of it frees by itself; null where only the end of a job frees it."""
+    window_s: float | None
+    """Time within which CPU seconds count; null for other quotas."""
+
+
 class ProblemAnswer(AnswerBody):
     """Why a request was refused, after RFC 9457."""
 
@@ -436,6 +449,8 @@ class ProblemAnswer(AnswerBody):
     """Id of the request, as in the logs."""
     errors: list[FaultBody] = []
     retry_after_s: float | None = None
+    quota: QuotaExceededAnswer | None = None
+    """What is used up, where the code is `quota-exceeded`."""
 
 
 JobState = Literal["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"]
@@ -485,6 +500,9 @@ class JobAnswer(AnswerBody):
     etag: str
     problem: ProblemAnswer | None
     """Why it failed."""
+    group: str
+    """Group of its owner when it was submitted."""
+    priority: Literal["urgent", "normal", "background"]
 
 
 class JobsAnswer(AnswerBody):
@@ -505,6 +523,32 @@ class PageAnswer(AnswerBody):
     """Name of the list in the answer."""
     answer: dict[str, Any] | None = None
     """With the first page: the other fields of the answer."""
+
+
+class QuotaAnswer(AnswerBody, title="Quota"):
+    """A quota of a group, and what of it is used."""
+
+    quota: Literal["running_jobs", "queued_jobs", "cpu_s", "stored_results", "stored_bytes"]
+    used: float
+    limit: float | None
+    """Null where nothing bounds it."""
+    frees_in_s: float | None
+    """Time until some of it frees by itself; null where the end of a job frees it, or nothing is
+    used up."""
+
+
+class UsageAnswer(AnswerBody):
+    """What a group of callers may use, and has used."""
+
+    group: str
+    weight: float
+    """Part of the workers among the groups of one priority, relative to theirs."""
+    priority: Literal["urgent", "normal", "background"]
+    """Of a request that asks for none."""
+    highest_priority: Literal["urgent", "normal", "background"]
+    window_s: float
+    """Time within which CPU seconds count."""
+    quotas: list[QuotaAnswer]
 
 
 class VersionAnswer(AnswerBody):

@@ -77,14 +77,20 @@ class Refusal(Exception):
     detail: str
     retry_after_s: float | None = None
     errors: Sequence[Fault] = ()
+    more: Mapping[str, Any] | None = None
+    """More members of the document, such as `quota`."""
 
     def __post_init__(self) -> None:
         super().__init__(self.detail)
         self.errors = tuple(self.errors)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        inputs = (self.status, self.code, self.title, self.detail, self.retry_after_s, self.errors)
-        return Refusal, inputs  # worker processes send problems back
+        return Refusal, self._inputs(self.errors)  # worker processes send problems back
+
+    def _inputs(self, errors: Sequence[Fault]) -> tuple[Any, ...]:
+        """Return what makes the same problem with other errors."""
+        kept = (self.status, self.code, self.title, self.detail, self.retry_after_s)
+        return (*kept, errors, self.more)
 
     def inside(self, place: str) -> "Refusal":
         """Return the problem of a request that holds this one at a field, such as `solve`."""
@@ -92,7 +98,7 @@ class Refusal(Exception):
             x if x.source else replace(x, field=f"{place}.{x.field}" if x.field else place)
             for x in self.errors
         ]
-        return Refusal(self.status, self.code, self.title, self.detail, self.retry_after_s, errors)
+        return Refusal(*self._inputs(errors))
 
     def at(self, place: Callable[[str], str]) -> "Refusal":
         """Return the problem with the fields of documents that are wrong as a whole.
@@ -105,7 +111,7 @@ class Refusal(Exception):
             else x
             for x in self.errors
         ]
-        return Refusal(self.status, self.code, self.title, self.detail, self.retry_after_s, errors)
+        return Refusal(*self._inputs(errors))
 
     def to_json(self, instance: str = "") -> dict[str, Any]:
         """Return the document of RFC 9457; `instance` is the id of the request."""
@@ -122,7 +128,7 @@ class Refusal(Exception):
             out["errors"] = [fault.to_json() for fault in self.errors]
         if self.retry_after_s is not None:
             out["retry_after_s"] = self.retry_after_s
-        return out
+        return out | dict(self.more or {})
 
 
 def refused(code: str, detail: str, status: int = 422, errors: Sequence[Fault] = ()) -> Refusal:

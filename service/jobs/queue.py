@@ -30,6 +30,17 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
 
 from service.handlers.problems import Fault, Refusal
+from service.jobs.accounts import (
+    charge,
+    charge_jobs,
+    check_quotas,
+    cpu_use,
+    first_priority,
+    forget_usage,
+    join_line,
+    next_job,
+    uses_of,
+)
 from service.jobs.idempotency import Keys, key_conflict, key_in_use
 from service.jobs.leases import Watcher, is_abandoned, is_gone, new_claim, this_process
 from service.jobs.records import (
@@ -65,6 +76,8 @@ from service.jobs.store import (
     opened_store,
     results,
 )
+from service.tenants.groups import Group, Tenants
+from service.tenants.quotas import QuotaUse
 
 __all__ = [
     "FINAL",
@@ -110,8 +123,10 @@ class Jobs(Keys):
         bounds: Bounds = Bounds(),
         holder: str = "",
         monotonic: Callable[[], float] = time.monotonic,
+        tenants: Tenants | None = None,
     ) -> None:
         super().__init__(store, bounds)
+        self.tenants = tenants or Tenants()
         self.holder = holder or this_process()
         self._watcher = Watcher(bounds.lease_s, monotonic)
 
@@ -122,12 +137,13 @@ class Jobs(Keys):
 
         A request with a complete answer in the store becomes a job that has SUCCEEDED. With a
         `key` that its owner has used for the same `fingerprint`, the job of the first time comes
-        back. Raises `Refusal`: 422 for a key used otherwise, 409 for one in use, `JobQueueFull`,
-        `StoreFull`, `StoreUnavailable`.
+        back. Raises `Refusal`: 422 for a key used otherwise, 409 for one in use, 429 for a quota
+        of the group that is used up, `JobQueueFull`, `StoreFull`, `StoreUnavailable`.
         """
         self.store.check_space()
         job_id = secrets.token_hex(16)
         owner, small = new.owner, compressed(new.body)
+        group = self.tenants.group(new.tenant)
 
         def work(connection: Connection) -> JobView:
             earlier = self._submitted(connection, owner, key, fingerprint, job_id)
@@ -136,6 +152,7 @@ class Jobs(Keys):
             now_s, created_at = elapsed_s(connection), self.store.wall()
             sha256 = self._answered(connection, new.request_id)
             self._check_room(connection, owner, waits=not sha256)
+            check_quotas(connection, group, waits=not sha256)
             if key:
                 self._check_keys(connection, owner, key)
                 expires_s = now_s + self.bounds.key_s
@@ -155,12 +172,16 @@ class Jobs(Keys):
                 "time_limit_s": new.time_limit_s,
                 "created_at": created_at,
                 "state": State.PENDING.value,
-                "turn": self._turn(connection, owner),
+                "turn": self._turn(connection, new),
+                "tenant": new.tenant,
+                "priority": new.priority,
             }
             if sha256:
                 job |= {"state": State.SUCCEEDED.value, "sha256": sha256, "complete": True}
                 job["body"] = b""  # nobody will work on it
                 job |= {"finished_at": created_at, "expires_s": now_s + self.bounds.retention_s}
+            else:
+                join_line(connection, new.tenant, new.priority)
             connection.execute(insert(jobs).values(job))
             self._tell(connection, job_id, [{"state": job["state"]}])
             return _view(_row(connection, job_id))
@@ -201,19 +222,20 @@ class Jobs(Keys):
         if n >= self.bounds.queued_per_owner:
             raise JobQueueFull(f"{n} jobs of yours wait, as many as one caller may have")
 
-    def _turn(self, connection: Connection, owner: str) -> int:
-        """Return the turn of an owner's next job: one more than that of the last that waits.
+    def _turn(self, connection: Connection, new: NewJob) -> int:
+        """Return the turn of a job in its line: one more than that of its owner's last one there.
 
-        An owner with nothing that waits joins the turn that is on. So owners take turns, however
-        many jobs one of them has sent.
+        An owner with nothing that waits joins the turn that is on. So owners of one group take
+        turns, however many jobs one of them has sent.
         """
-        waits = jobs.c.state == State.PENDING.value
-        last = select(func.max(jobs.c.turn)).where(waits, jobs.c.owner == owner)
+        line = (jobs.c.tenant == new.tenant, jobs.c.priority == new.priority)
+        waits = (jobs.c.state == State.PENDING.value, *line)
+        last = select(func.max(jobs.c.turn)).where(*waits, jobs.c.owner == new.owner)
         own: int | None = connection.execute(last).scalar_one()
         if own is not None:
             return own + 1
         now: int | None = connection.execute(
-            select(func.min(jobs.c.turn)).where(waits)
+            select(func.min(jobs.c.turn)).where(*waits)
         ).scalar_one()
         return now or 0
 
@@ -230,7 +252,8 @@ class Jobs(Keys):
     def lease(self, calls: Collection[str] = ()) -> Lease | None:
         """Return the job whose turn it is, leased to this process; None if none waits.
 
-        Owners take turns; of one owner's jobs it is the one that has waited longest. `calls`
+        Priorities come first, then groups share by weight (`service.jobs.shares`); in a group
+        owners take turns, and of one owner's jobs it is the one that has waited longest. `calls`
         names the calls whose jobs are wanted; empty for all.
         """
         claim = secrets.token_hex(16)
@@ -246,14 +269,7 @@ class Jobs(Keys):
             own = select(jobs).where(jobs.c.state == State.RUNNING.value, jobs.c.claim == claim)
             row = connection.execute(own).one_or_none()
             if row is None:
-                first = (
-                    select(jobs.c.seq)
-                    .where(*wanted)
-                    .order_by(jobs.c.turn, jobs.c.seq)
-                    .limit(1)
-                    .with_for_update(skip_locked=True)
-                )
-                seq = connection.execute(first).scalar_one_or_none()
+                seq = next_job(connection, wanted, self.tenants)
                 if seq is None:
                     return None
                 connection.execute(
@@ -284,15 +300,22 @@ class Jobs(Keys):
                 tuple(each.payload for each in batches),
                 batches[-1].n + 1 if batches else 0,
                 sum(each.spent_s for each in batches),
+                row.charged_s,
+                row.tenant,
+                row.priority,
             )
 
         return self.store.write(work)
 
-    def beat(self, leases: Mapping[Lease, Sequence[Mapping[str, Any]]]) -> set[Lease]:
+    def beat(
+        self,
+        leases: Mapping[Lease, Sequence[Mapping[str, Any]]],
+        cpu_s: Mapping[Lease, float] = {},
+    ) -> set[Lease]:
         """Send a heartbeat for leases, each with its new progress; return those still held.
 
-        A job whose lease is not held any more was cancelled, or taken by another process: its
-        work is to be stopped.
+        `cpu_s` are the CPU seconds that they have had so far. A job whose lease is not held any
+        more was cancelled, or taken by another process: its work is to be stopped.
         """
         if not leases:
             return set()
@@ -304,9 +327,35 @@ class Jobs(Keys):
                 if connection.execute(beaten).rowcount:
                     still_leased.add(lease)
                     self._tell(connection, lease.job_id, leases[lease])
+            spent = {each: cpu_s[each] for each in still_leased if each in cpu_s}
+            self._charge(connection, spent)
             return still_leased
 
         return self.store.write(work)
+
+    def _charge(self, connection: Connection, cpu_s: Mapping[Lease, float]) -> None:
+        """Charge groups with the CPU seconds of leases that are held."""
+        totals_s = {lease.job_id: lease.charged_s + max(0.0, s) for lease, s in cpu_s.items()}
+        charge_jobs(connection, totals_s, self.tenants)
+
+    def charge_cancelled(self, lease: Lease, cpu_s: float) -> None:
+        """Charge a job that was cancelled while a lease was held with its CPU seconds."""
+
+        def work(connection: Connection) -> None:
+            ended = (
+                jobs.c.job_id == lease.job_id,
+                jobs.c.fence == lease.fence,
+                jobs.c.state == State.CANCELLED.value,
+            )
+            if connection.execute(select(jobs.c.seq).where(*ended)).first() is not None:
+                self._charge(connection, {lease: cpu_s})
+
+        self.store.write(work)
+
+    def most_urgent(self) -> int | None:
+        """Return the highest priority of a job that waits and may be leased; None without one."""
+        waits = [jobs.c.state == State.PENDING.value]
+        return self.store.read(lambda connection: first_priority(connection, waits, self.tenants))
 
     def keep_rows(self, lease: Lease, batch: RowBatch) -> bool:
         """Keep a batch of rows for the next lease of its job; tell whether this one still holds.
@@ -345,10 +394,12 @@ class Jobs(Keys):
         complete: bool = True,
         problem: Refusal | None = None,
         unsent: Sequence[Mapping[str, Any]] = (),
+        cpu_s: float | None = None,
     ) -> bool:
         """End a job with its answer, or with the problem that kept it from having one.
 
         `unsent` is progress that no heartbeat has brought: watchers hear of it before the end.
+        `cpu_s` are the CPU seconds of this lease; None: what was charged stays.
         Returns whether it counts: not where the lease was lost. A complete answer also answers
         the same request from now on.
         """
@@ -377,6 +428,8 @@ class Jobs(Keys):
             if sha256:  # it has all rows; those of a job that has failed stay until it expires
                 connection.execute(delete(job_rows).where(job_rows.c.job_id == lease.job_id))
             self._tell(connection, lease.job_id, [*unsent, {"state": state.value}])
+            if cpu_s is not None:
+                self._charge(connection, {lease: cpu_s})
             return True
 
         return self.store.write(work)
@@ -389,13 +442,18 @@ class Jobs(Keys):
         own = (lease.fence, self.holder, state.value, sha256)
         return row is not None and own == (row.fence, row.holder, row.state, row.sha256)
 
-    def give_back(self, lease: Lease) -> None:
-        """Let a job wait again that was not finished; the attempt does not count."""
+    def give_back(self, lease: Lease, cpu_s: float | None = None) -> None:
+        """Let a job wait again that was not finished; the attempt does not count.
+
+        `cpu_s` as for `finish`.
+        """
 
         def work(connection: Connection) -> None:
             values = {"state": State.PENDING.value, "attempts": jobs.c.attempts - 1}
             if connection.execute(update(jobs).where(*_held(lease)).values(values)).rowcount:
                 self._tell(connection, lease.job_id, [{"state": State.PENDING.value}])
+                if cpu_s is not None:
+                    self._charge(connection, {lease: cpu_s})
 
         self.store.write(work)
 
@@ -658,6 +716,36 @@ class Jobs(Keys):
 
         return self.store.read(work)
 
+    # Groups
+
+    def uses(self, group: Group) -> tuple[QuotaUse, ...]:
+        """Return all quotas of a group with what of them is used."""
+        return self.store.read(lambda connection: uses_of(connection, group))
+
+    def spend(self, cpu_s: Mapping[str, float]) -> dict[str, QuotaUse]:
+        """Charge groups with CPU seconds of calls; return those of groups with a quota of them.
+
+        Where the connection is lost while it commits, some seconds may be charged twice.
+        """
+
+        def work(connection: Connection) -> dict[str, QuotaUse]:
+            for name in sorted(cpu_s):
+                charge(connection, name, cpu_s[name])
+            groups = self.tenants.groups.values()
+            return {each.name: cpu_use(connection, each) for each in groups if each.quotas.cpu_s}
+
+        return self.store.write(work) if cpu_s else self.store.read(work)
+
+    def open_jobs(self) -> dict[tuple[str, str], int]:
+        """Return how many jobs wait and run, by group and state."""
+        counted = (
+            select(jobs.c.tenant, jobs.c.state, func.count().label("n"))
+            .where(jobs.c.state.in_(OPEN))
+            .group_by(jobs.c.tenant, jobs.c.state)
+        )
+        rows = self.store.read(lambda connection: connection.execute(counted).all())
+        return {(row.tenant, row.state): row.n for row in rows}
+
     def counts(self) -> dict[str, int]:
         """Return how many jobs there are in every state."""
         counted = select(jobs.c.state, func.count().label("n")).group_by(jobs.c.state)
@@ -709,6 +797,7 @@ class Jobs(Keys):
         )
         for job_id in fresh:
             self._tell(connection, job_id, [{"state": expired}])
+        forget_usage(connection, now_s)
         for table in (answers, keys):
             connection.execute(delete(table).where(table.c.expires_s <= now_s))
         # As a difference of sets: every table is read once, while no other process can write.
@@ -768,4 +857,6 @@ def _view(row: Any) -> JobView:
         row.complete,
         row.sha256 or "",
         json.loads(row.problem) if row.problem else None,
+        row.tenant,
+        row.priority,
     )

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from service.handlers.problems import Fault, Refusal
+from service.tenants.groups import OPEN_GROUP, Priority
 
 
 class State(StrEnum):
@@ -48,6 +49,9 @@ class JobView:
     """Of the answer's bytes; empty while there is none."""
     problem: Mapping[str, Any] | None
     """Why it failed, as RFC 9457 has it."""
+    tenant: str = OPEN_GROUP
+    """Group of its owner when it was submitted."""
+    priority: int = Priority.NORMAL.value
 
     @property
     def etag(self) -> str:
@@ -76,6 +80,8 @@ class JobView:
             "complete": self.complete,
             "etag": self.etag if self.sha256 else "",
             "problem": dict(self.problem) if self.problem else None,
+            "group": self.tenant,
+            "priority": Priority(self.priority).label,
         }
 
 
@@ -106,6 +112,10 @@ class Lease:
     """Number of the next batch of them."""
     spent_s: float = field(default=0.0, compare=False)
     """Time in which they were computed."""
+    charged_s: float = field(default=0.0, compare=False)
+    """CPU seconds of earlier leases of the job."""
+    tenant: str = field(default=OPEN_GROUP, compare=False)
+    priority: int = field(default=Priority.NORMAL.value, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +154,9 @@ class NewJob:
     request_id: str
     body: bytes
     time_limit_s: float = 0.0
+    tenant: str = OPEN_GROUP
+    """Group of the owner."""
+    priority: int = Priority.NORMAL.value
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,12 +50,13 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from service.handlers.problems import Refusal
+from service.tenants.groups import OPEN_GROUP, Priority
 
 Found = TypeVar("Found")
 
 log = logging.getLogger("planner.service")
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 """Version of the tables below; raised with every change of them, and `MIGRATIONS` with it."""
 CREATION_LOCK = 0x706C616E6E6572
 """Advisory lock of PostgreSQL under which the tables are created: `planner` in ASCII."""
@@ -108,7 +109,13 @@ jobs = Table(
     Column("complete", Boolean),  # false: stopped with the best so far
     Column("problem", Text),  # JSON of RFC 9457
     Column("expires_s", Float),  # by the store's clock
+    Column("tenant", String(63), nullable=False, server_default=OPEN_GROUP),  # group of the owner
+    Column("priority", Integer, nullable=False, server_default=str(Priority.NORMAL.value)),
+    Column(
+        "charged_s", Float, nullable=False, server_default="0"
+    ),  # CPU seconds, of all its leases
     Index("planner_jobs_state", "state", "turn", "seq"),
+    Index("planner_jobs_tenant", "state", "tenant", "priority", "turn", "seq"),
     Index("planner_jobs_owner", "owner", "seq"),
     Index("planner_jobs_expiry", "expires_s"),
 )
@@ -135,6 +142,7 @@ results = Table(
     tables,
     Column("sha256", String(64), primary_key=True),  # of the payload
     Column("payload", LargeBinary, nullable=False),  # compressed
+    Column("n_bytes", BigInteger),  # not compressed; null in rows of version 3
 )
 answers = Table(
     "planner_answers",
@@ -155,6 +163,20 @@ keys = Table(
     Column("etag", String(64)),
     Column("expires_s", Float, nullable=False, index=True),
 )
+shares = Table(
+    "planner_shares",  # clocks of groups, by which they share workers (service.jobs.shares)
+    tables,
+    Column("tenant", String(63), primary_key=True),  # empty: the clock of the priority itself
+    Column("priority", Integer, primary_key=True),
+    Column("virtual_s", Float, nullable=False),
+)
+usage = Table(
+    "planner_usage",
+    tables,
+    Column("tenant", String(63), primary_key=True),
+    Column("slot", BigInteger, primary_key=True),  # of SLOT_S seconds of the store's clock
+    Column("cpu_s", Float, nullable=False),
+)
 
 
 def _add_turns(connection: Connection) -> None:
@@ -164,7 +186,7 @@ def _add_turns(connection: Connection) -> None:
         return
     connection.execute(text("ALTER TABLE planner_jobs ADD COLUMN turn INTEGER NOT NULL DEFAULT 0"))
     connection.execute(text("DROP INDEX IF EXISTS planner_jobs_state"))
-    next(each for each in jobs.indexes if each.name == "planner_jobs_state").create(connection)
+    _index("planner_jobs_state").create(connection)
 
 
 def _add_rows(connection: Connection) -> None:
@@ -172,9 +194,37 @@ def _add_rows(connection: Connection) -> None:
     job_rows.create(connection, checkfirst=True)
 
 
-MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {1: _add_turns, 2: _add_rows}
+def _index(name: str) -> Index:
+    return next(each for each in jobs.indexes if each.name == name)
+
+
+def _add_tenants(connection: Connection) -> None:
+    """Version 3 knew no groups of callers: all jobs are of the one that there is without them."""
+    added = {
+        jobs: (
+            ("tenant", f"VARCHAR(63) NOT NULL DEFAULT '{OPEN_GROUP}'"),
+            ("priority", f"INTEGER NOT NULL DEFAULT {Priority.NORMAL.value}"),
+            ("charged_s", "FLOAT NOT NULL DEFAULT 0"),
+        ),
+        results: (("n_bytes", "BIGINT"),),
+    }
+    for table, columns in added.items():
+        there = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        for name, kind in columns:
+            if name not in there:
+                connection.execute(text(f"ALTER TABLE {table.name} ADD COLUMN {name} {kind}"))
+    _index("planner_jobs_tenant").create(connection, checkfirst=True)
+    for table in (shares, usage):
+        table.create(connection, checkfirst=True)
+
+
+MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {
+    1: _add_turns,
+    2: _add_rows,
+    3: _add_tenants,
+}
 """What makes the next version of the tables of a version, within one transaction."""
-ADDED = {job_rows.name: 3}
+ADDED = {job_rows.name: 3, shares.name: 4, usage.name: 4}
 """Tables that came later than the first version, with theirs."""
 
 
@@ -513,7 +563,7 @@ def keep(connection: Connection, payload: bytes) -> str:
     """Keep a payload under its content and return its sha256; one copy of equal ones."""
     lock_results(connection)
     sha256 = hashlib.sha256(payload).hexdigest()
-    row = {"sha256": sha256, "payload": compressed(payload)}
+    row = {"sha256": sha256, "payload": compressed(payload), "n_bytes": len(payload)}
     insert_once(connection, results, row)
     return sha256
 

@@ -25,6 +25,7 @@ from service.handlers.partial_results import KeptRow, Rows, packed_rows
 from service.handlers.problems import Refusal
 from service.jobs.queue import Jobs
 from service.jobs.records import Lease, RowBatch
+from service.jobs.spending import Spending
 from service.jobs.store import StoreFull, StoreUnavailable
 from service.settings.options import Options
 from service.telemetry import logs
@@ -36,6 +37,8 @@ log = logging.getLogger("planner.service")
 
 PROGRESS_GROWTH = 0.02
 """Least part of a job's time so far between two of its progress events: hours give hundreds."""
+LEAST_ROOM_S = 0.2
+"""Least time between two looks whether a job has to make room."""
 ROW_BYTES = 64_000_000
 """Compressed rows of one job that are kept, some 50,000; what comes after them a next attempt
 computes again."""
@@ -79,6 +82,11 @@ class RowKeeper:
     def add(self, request_id: str, rows: Rows) -> None:
         """Take rows; from any thread."""
         self._came.append((request_id, rows))
+
+    @property
+    def has_new(self) -> bool:
+        """Whether rows have come under this lease."""
+        return self._n > self._lease.n_batches
 
     @property
     def waits(self) -> bool:
@@ -129,6 +137,13 @@ class _Run:
     progress: Mapping[str, Any] | None = None
     """The newest that is not stored yet."""
     lost: bool = False
+    yields: bool = False
+    """Whether its worker is wanted for a job that is more urgent."""
+
+    @property
+    def spent_s(self) -> float:
+        """Time so far; it stands for CPU seconds until the worker says how many there were."""
+        return time.monotonic() - self.begun_s
 
 
 class JobWork:
@@ -149,7 +164,7 @@ class JobWork:
         self._in_store = in_store
         self._tell_watchers = tell_watchers
         self.counted: Counter[str] = Counter()
-        """`jobs_finished` and `leases_lost`."""
+        """`jobs_finished`, `leases_lost`, and `jobs_yielded` to more urgent ones."""
         self._calls: Mapping[str, Any] = {}
         self._runs: dict[Lease, _Run] = {}
         self._new_jobs = asyncio.Event()
@@ -160,6 +175,9 @@ class JobWork:
         """Jobs in the store by state, as of some seconds ago; empty before."""
         self.mean_s = 0.0
         """Mean time of a job."""
+        self.spending = Spending(jobs)
+        self.open_jobs: Mapping[tuple[str, str], int] = {}
+        """Jobs that wait and run by group and state, as of some seconds ago."""
 
     # Life
 
@@ -176,7 +194,7 @@ class JobWork:
             n = options.n_page_workers
             loops += [self._work_on_jobs(page_pool, of_pages) for _ in range(n)]
         self._working = [asyncio.create_task(loop) for loop in loops]
-        others = (self._beat(), self._keep_rows(), self._look_after())
+        others = (self._beat(), self._keep_rows(), self._look_after(), self._make_room())
         self._others = [asyncio.create_task(loop) for loop in others]
 
     @property
@@ -206,6 +224,8 @@ class JobWork:
             run.task.cancel()  # its loop gives the job back
         if self._working:
             await asyncio.wait(self._working, timeout=within_s)
+        with contextlib.suppress(Refusal):
+            await self.spending.store(self._in_store)
         loops = [*self._working, *self._others]
         for each in loops:
             each.cancel()
@@ -247,13 +267,18 @@ class JobWork:
             await asyncio.wait([task])
             if run.lost:
                 self.counted["leases_lost"] += 1
+                with contextlib.suppress(Refusal):
+                    await self._in_store(self._jobs.charge_cancelled, lease, run.spent_s)
                 return
+            cpu_s = self._cpu_s(run)
+            self.spending.note(lease.tenant, cpu_s)
             failure = None if task.cancelled() else task.exception()
             if task.cancelled() or failure:
                 with contextlib.suppress(Refusal):  # else they are computed again
                     await self._in_store(rows.store)
             if task.cancelled():
-                await self._in_store(self._jobs.give_back, lease)
+                self.counted["jobs_yielded"] += run.yields
+                await self._in_store(self._jobs.give_back, lease, cpu_s)
                 return
             if isinstance(failure, WorkerDied):
                 await self._stored(run, self._jobs.retry, lease, failure.detail)
@@ -277,6 +302,7 @@ class JobWork:
                 complete=complete,
                 problem=problem,
                 unsent=unsent,
+                cpu_s=cpu_s,
             )
             spent_s = time.monotonic() - now_s
             share = SMOOTHING if self.mean_s else 1.0
@@ -286,6 +312,14 @@ class JobWork:
             self._runs.pop(lease, None)
             self._tell_watchers()
             logs.JOB.reset(logged)
+
+    def _cpu_s(self, run: _Run) -> float:
+        """Return the CPU seconds of a run that has ended, its wall-clock time where none says."""
+        if run.task.cancelled() or run.task.exception() is not None:
+            return run.spent_s
+        if self._options.executor != "serial":  # other processes have worked on it
+            return max(run.spent_s, run.task.result().cpu_s)
+        return run.task.result().cpu_s
 
     def _job_task(self, lease: Lease) -> Task:
         options: dict[str, Any] = {"spent_s": lease.spent_s}
@@ -334,7 +368,8 @@ class JobWork:
             await asyncio.sleep(min(self._options.poll_s, self._options.lease_s / 3))
             due = self._due(time.monotonic())
             try:
-                still_leased = await self._in_store(self._jobs.beat, due)
+                spent_s = {lease: self._runs[lease].spent_s for lease in due}
+                still_leased = await self._in_store(self._jobs.beat, due, spent_s)
             except Refusal as problem:
                 log.warning("heartbeats are late: %s", problem.detail)
                 for run in self._runs.values():
@@ -380,6 +415,42 @@ class JobWork:
                 except Exception:
                     log.exception("a defect in keeping rows")
 
+    async def _make_room(self) -> None:
+        """Let a job with rows wait again where a more urgent one finds all workers busy.
+
+        One that has kept no row yet goes on, so that every lease brings the job further.
+        """
+        while True:
+            await asyncio.sleep(max(LEAST_ROOM_S, self._options.poll_s))
+            try:
+                least = self._least_urgent()
+                if least is None:
+                    continue
+                urgent = await self._in_store(self._jobs.most_urgent)
+                run = self._runs.get(least)
+                if run is not None and urgent is not None and urgent < least.priority:
+                    run.yields = True
+                    run.task.cancel()  # its loop keeps the rows and gives the job back
+            except Refusal as problem:
+                log.warning("urgent jobs wait for the store: %s", problem.detail)
+            except Exception:
+                log.exception("a defect in making room")
+
+    def _least_urgent(self) -> Lease | None:
+        """Return the job that would make room; None where a worker is free or one does already."""
+        of_pages = page_calls(self._calls)
+        runs = {lease: run for lease, run in self._runs.items() if lease.call not in of_pages}
+        if self._draining or not runs or len(runs) < self._options.job_workers:
+            return None
+        if any(run.yields or run.lost for run in runs.values()):
+            return None
+        may = [
+            (lease.priority, run.begun_s, lease)
+            for lease, run in runs.items()
+            if lease.priority > 0 and run.rows.has_new and not run.task.done()
+        ]
+        return max(may, key=lambda each: each[:2])[2] if may else None
+
     async def _look_after(self) -> None:
         """Take back jobs of processes that died, and clean up, now and then."""
         cleaned_s = time.monotonic() - self._options.clean_up_s
@@ -389,6 +460,8 @@ class JobWork:
                 if await self._in_store(self._jobs.take_back, own):
                     self._new_jobs.set()
                 self.counts = await self._in_store(self._jobs.counts)
+                self.open_jobs = await self._in_store(self._jobs.open_jobs)
+                await self.spending.store(self._in_store)
                 if time.monotonic() - cleaned_s >= self._options.clean_up_s:
                     cleaned_s = time.monotonic()
                     await self._in_store(self._jobs.clean_up)

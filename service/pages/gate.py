@@ -174,13 +174,13 @@ class Pages:
             "this request was made by a page of another site: open the address itself",
         )
 
-    def _caller(self, exchange: HttpExchange, method: str) -> Caller:
+    async def _caller(self, exchange: HttpExchange, method: str) -> Caller:
         sent: bytes | None = exchange.headers.get(b"authorization")
         token = cookies(exchange).get(COOKIE, "")
         if sent is None and token:
             self._check_own(exchange, method)
             sent = b"Bearer " + token.encode("latin-1", "replace")
-        caller = exchange.caller = self._auth.caller(sent, exchange.address)
+        caller = exchange.caller = await self._auth.identified(sent, exchange.address)
         return caller
 
     def _check_own(self, exchange: HttpExchange, method: str) -> None:
@@ -225,7 +225,8 @@ class Pages:
             return Page(render_page(visit, "login.html.j2", problem=None, next=visit.get("next")))
         raw = scope.get("query_string", b"").decode("latin-1")
         exchange.next = path + (f"?{raw}" if raw else "")
-        visit = self._visit(exchange, path, query, self._caller(exchange, scope["method"]))
+        caller = await self._caller(exchange, scope["method"])
+        visit = self._visit(exchange, path, query, caller)
         events = _EVENTS.fullmatch(path)
         if events:
             exchange.fields["job_id"] = events[1]
@@ -236,13 +237,13 @@ class Pages:
         path = scope["path"]
         if path == "/ui/login":
             body = await self._bodies.read(exchange, receive, MOST_OPEN_BYTES)
-            return self._login(exchange, fields_of(body))
+            return await self._login(exchange, fields_of(body))
         if path == "/ui/logout":
             return _redirect_page(f"{self.root}/ui/login", cookie(COOKIE, "", self.root, False, 0))
         if path == "/ui/theme":
             body = await self._bodies.read(exchange, receive, MOST_OPEN_BYTES)
             return self._chosen(fields_of(body))
-        caller = self._caller(exchange, scope["method"])
+        caller = await self._caller(exchange, scope["method"])
         query = read_query(scope.get("query_string", b""))
         visit = self._visit(exchange, path, query, caller)
         body = await self._bodies.read(exchange, receive)
@@ -272,13 +273,13 @@ class Pages:
             page = working_page(visit, working)
         return page if isinstance(page, Page) else Page(page)
 
-    def _login(self, exchange: HttpExchange, form: Mapping[str, tuple[str, ...]]) -> Page:
+    async def _login(self, exchange: HttpExchange, form: Mapping[str, tuple[str, ...]]) -> Page:
         token = form.get("token", ("",))[-1].strip()
         value = form.get("next", ("",))[-1]
         exchange.next = self._own_path(value)
         if not token:
             raise unauthenticated("the field was empty")
-        exchange.caller = self._auth.caller(f"Bearer {token}", exchange.address)
+        exchange.caller = await self._auth.identified(f"Bearer {token}", exchange.address)
         target = self.root + exchange.next
         secure = self.tls or exchange.header(b"origin").startswith("https://")
         return _redirect_page(target, cookie(COOKIE, token, self.root, secure))

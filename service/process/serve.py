@@ -2,7 +2,9 @@
 
 SIGTERM, SIGINT   accept nothing new (503, /readyz fails), finish what runs, then end
 the same again    end now; running jobs go on elsewhere when their lease is over
-SIGHUP            read the token file and the certificates again
+SIGHUP            read the files of tokens, tenants and certificates again, open the audit log anew
+
+Files that have changed are read again within seconds without it, too.
 """
 
 import asyncio
@@ -19,15 +21,18 @@ from typing import Any, Protocol
 import uvicorn
 
 from planner.errors import UsageError
-from service.access.auth import Auth, check_exposure, is_loopback, tokens_of
+from service.access.auth import Auth, is_loopback
 from service.engine import Engine
 from service.handlers.problems import Refusal
 from service.http.bound_socket import listening
+from service.http.server import LAST_ANSWERS_S
 from service.jobs.store import Store, StoreError, data_folder, database_url
-from service.process.http_server import LAST_ANSWERS_S, http_server, probe_server
+from service.process.http_server import http_server, probe_server
 from service.rest.application import Rest
+from service.settings.callers import Callers
 from service.settings.certificates import Certificates, check_tls
 from service.settings.serving import PROBE_PORT, PublicAddress, Serving
+from service.telemetry.audit import AuditLog
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import configured_tracer
 
@@ -51,13 +56,6 @@ class RunningService(Protocol):
 
     async def stop(self, grace_s: float) -> None:
         """End it; calls in flight have `grace_s` to finish."""
-
-
-def start_auth(serving: Serving) -> Auth:
-    """Return who may call; `UsageError` where that would be everybody in the network."""
-    tokens = tokens_of(serving.token_file) if serving.token_file else ()
-    check_exposure(serving.host, bool(tokens), serving.insecure)
-    return Auth(tokens, serving.limits.failed_logins)
 
 
 def _bound_process() -> None:
@@ -175,7 +173,10 @@ async def serve_forever(
     Raises `UsageError` for everything that is wrong before that.
     """
     _bound_process()
-    auth = start_auth(serving)
+    audit = AuditLog(serving.audit_log)
+    callers = Callers(serving, audit.note)
+    auth = callers.auth
+    auth.audit = audit
     check_tls(serving)
     check_ports(serving)
     with contextlib.ExitStack() as sockets:
@@ -185,7 +186,7 @@ async def serve_forever(
             sockets.enter_context(probes)
         store = await asyncio.to_thread(open_store, serving)
         sockets.pop_all()
-    engine = Engine(store, serving.limits, serving.options)
+    engine = Engine(store, serving.limits, serving.options, tenants=callers.tenants)
     metrics = Metrics(engine)
     address = PublicAddress(serving.root_path, bool(serving.tls_cert), only_hosts(serving, auth))
     rest = Rest(engine, auth, serving.limits, address, metrics)
@@ -196,7 +197,8 @@ async def serve_forever(
     if probes is not None:
         servers.append((probe_server(rest, serving, certificates), probes))
     stop = asyncio.Event()
-    _on_signals(stop, auth, serving, certificates)
+    _on_signals(stop, callers, audit, certificates)
+    fresh = asyncio.create_task(callers.keep_fresh())
     grpc: RunningService | None = None
     running: list[asyncio.Task[None]] = []
     try:
@@ -213,6 +215,7 @@ async def serve_forever(
         if probes is not None:
             fields["probes"] = probes.getsockname()[1]
         log.info("serving", extra={"fields": fields})
+        audit.note("started", **fields)
         ready(f"{serving.scheme}://{host}:{port}", grpc_address)
         waiting = asyncio.create_task(stop.wait())
         await asyncio.wait({*running, waiting}, return_when=asyncio.FIRST_COMPLETED)
@@ -224,6 +227,7 @@ async def serve_forever(
             if grpc is not None:
                 grpc.leave()
     finally:
+        fresh.cancel()
         await engine.close()
         if grpc is not None:
             await grpc.stop(LAST_ANSWERS_S)
@@ -233,6 +237,9 @@ async def serve_forever(
         for _, at in servers:
             at.close()
         store.close()
+        callers.close()
+        audit.note("stopped")
+        audit.close()
         log.info("stopped")
 
 
@@ -245,7 +252,7 @@ async def _leave_port(server: uvicorn.Server) -> None:
 
 
 def _on_signals(
-    stop: asyncio.Event, auth: Auth, serving: Serving, certificates: Certificates
+    stop: asyncio.Event, callers: Callers, audit: AuditLog, certificates: Certificates
 ) -> None:
     loop = asyncio.get_running_loop()
 
@@ -258,13 +265,8 @@ def _on_signals(
 
     def reread() -> None:
         certificates.read_again()
-        if serving.token_file is None:
-            return
-        try:
-            auth.replace(tokens_of(serving.token_file))
-            log.info("the token file was read again")
-        except UsageError as error:
-            log.error("the tokens stay as they were: %s", error.message)
+        audit.reopen()
+        callers.read_again()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask)
@@ -274,8 +276,14 @@ def _on_signals(
 
 async def check_setup(serving: Serving, say: Callable[[str], None]) -> None:
     """Try everything that a start needs, and one question; `UsageError` for the first fault."""
-    auth = start_auth(serving)
-    say(f"callers: {'tokens' if auth.asks else 'no token is asked for'}")
+    callers = Callers(serving)
+    callers.close()
+    say(f"callers: {'tokens' if callers.auth.asks else 'no token is asked for'}")
+    if serving.tenants:
+        say(f"groups: {', '.join(callers.tenants.groups)}")
+    if serving.audit_log:
+        AuditLog(serving.audit_log).close()
+        say(f"audit log: {serving.audit_log}")
     check_tls(serving)
     tls = "TLS, callers with a certificate" if serving.tls_client_ca else "TLS"
     say(f"transport: {tls if serving.tls_cert else 'plain HTTP'}")

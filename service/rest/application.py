@@ -23,7 +23,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from service.access.auth import Auth
-from service.access.caller import CallerLeft
+from service.access.caller import CallerLeft, caller_fields
 from service.engine import Engine
 from service.handlers.calls import CALLS
 from service.handlers.limits import DEFAULTS, RequestLimits
@@ -54,6 +54,7 @@ from service.rest.operations import (
 )
 from service.settings.serving import PublicAddress
 from service.telemetry import logs
+from service.telemetry.audit import outcome_of
 from service.telemetry.metrics import Metrics
 from service.telemetry.tracing import server_span
 
@@ -205,8 +206,10 @@ class Rest:
         if exchange.page:
             return await self.pages.answer(exchange, scope, receive, send)
         if operation is None or operation.role:
-            exchange.caller = self.auth.caller(
-                exchange.headers.get(b"authorization"), exchange.address
+            exchange.caller = await self.auth.identified(
+                exchange.headers.get(b"authorization"),
+                exchange.address,
+                exchange.header(b"planner-priority"),
             )
         if operation is None:
             raise no_such_path(method, path)
@@ -269,6 +272,8 @@ class Rest:
         status = exchange.status or CLIENT_LEFT
         name = operation.id if operation else "page" if exchange.page else "unknown"
         self.metrics.request("rest", name, status)
+        if self.auth.audit.is_on and not (operation is not None and not operation.role):
+            self._audited(exchange, name, status, f"{method[:20]} {path}")
         quiet = exchange.fast or (operation is not None and not operation.role)
         level = logging.DEBUG if quiet and status < 500 else logging.INFO
         if logs.access.isEnabledFor(level):
@@ -283,6 +288,24 @@ class Rest:
                 address=exchange.address,
                 **exchange.fields,
             )
+
+    def _audited(self, exchange: HttpExchange, name: str, status: int, what: str) -> None:
+        """Write who asked for what, and what came of it."""
+        if exchange.page and exchange.caller is None and status < 400:
+            return  # what everybody may see: the sign-in, styles
+        self.auth.audit.note(
+            "request",
+            transport="page" if exchange.page else "rest",
+            operation=name,
+            request=what,
+            **caller_fields(exchange.caller),
+            address=exchange.address,
+            outcome=outcome_of(status),
+            status=status,
+            code=exchange.fields.get("code"),
+            request_id=exchange.id,
+            job_id=exchange.fields.get("job_id"),
+        )
 
     def _problem(self, problem: Refusal, exchange: HttpExchange, path: str) -> Response:
         headers = {"cache-control": "no-store"}

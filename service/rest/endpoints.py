@@ -57,6 +57,7 @@ class Endpoints:
             "cancelJob": self._cancel_job,
             "watchJob": self._watch,
             "getResult": self._result,
+            "getUsage": self._usage,
             "getVersion": self._version,
             "getMetrics": self._metrics_text,
             "isAlive": self._livez,
@@ -164,6 +165,12 @@ class Endpoints:
         exchange, _ = exchange_of(request)
         job_id, caller = job_of(request)
         return await watch_job(self._engine, exchange, caller, job_id)
+
+    async def _usage(self, request: Request) -> Response:
+        _, caller = exchange_of(request)
+        name = request_query(request).get("group", "")
+        found = await self._engine.usage(caller, name)
+        return json_response(found, 200, {"cache-control": "no-store"})
 
     async def _version(self, request: Request) -> Response:
         return json_response({"version": planner.__version__, "api": "v1", "calls": list(CALLS)})

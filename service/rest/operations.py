@@ -11,6 +11,7 @@ from service.handlers import answers, schemas
 from service.handlers.calls import CALLS, ServiceCall
 from service.handlers.problems import Refusal
 from service.http.exchange import JSON, SSE, TEXT, Operation, OperationParameter
+from service.tenants.groups import PRIORITIES
 
 PATHS = {
     "allocate": "/v1/allocations:solve",
@@ -64,6 +65,15 @@ STATE = OperationParameter(
     "query",
     {"type": "string", "enum": list(get_args(answers.JobState))},
     "Only jobs in this state.",
+)
+GROUP = OperationParameter(
+    "group", "query", {"type": "string", "maxLength": 63}, "A group; one's own without it."
+)
+PRIORITY = OperationParameter(
+    "Planner-Priority",
+    "header",
+    {"type": "string", "enum": list(PRIORITIES)},
+    "How urgent it is; that of the caller's group without it, 403 above the group's highest.",
 )
 LAST_EVENT = OperationParameter(
     "Last-Event-ID", "header", {"type": "integer", "minimum": 0}, "Events up to it are left out."
@@ -124,7 +134,7 @@ def _of_call(name: str, call: ServiceCall) -> Operation:
         call.request,
         name,
         call.role,
-        (KEY,) if is_sweep else (KEY, PREFER, IF_NONE_MATCH),
+        (KEY, PRIORITY) if is_sweep else (KEY, PREFER, PRIORITY, IF_NONE_MATCH),
     )
 
 
@@ -141,7 +151,7 @@ def _job_operations() -> Iterator[Operation]:
         (*_SUBMIT, 404),
         schemas.JobBody,
         role="solve",
-        parameters=(KEY,),
+        parameters=(KEY, PRIORITY),
     )
     yield Operation(
         "listJobs",
@@ -204,6 +214,18 @@ def _job_operations() -> Iterator[Operation]:
 
 
 def _service_operations() -> Iterator[Operation]:
+    yield Operation(
+        "getUsage",
+        "GET",
+        "/v1/usage",
+        "What one's group may use, and has used",
+        "service",
+        "Quotas of the caller's group: jobs, CPU seconds, results. Of another group for the role"
+        " admin.",
+        {200: (JSON, answers.UsageAnswer)},
+        (*_READ, 403, 404),
+        parameters=(GROUP,),
+    )
     yield Operation(
         "getVersion",
         "GET",

@@ -15,7 +15,7 @@ import grpc
 
 from service.access.admission import overloaded
 from service.access.auth import Auth
-from service.access.caller import Caller, CallerLeft
+from service.access.caller import Caller, CallerLeft, caller_fields
 from service.engine import Engine
 from service.handlers.calls import CALLS
 from service.handlers.limits import RequestLimits
@@ -45,6 +45,15 @@ RESERVE, RESERVE_S = 0.1, 0.2
 STEPS_PER_OCTAVE = 8
 """Deadlines are rounded down to so many steps between a time and its double: the same questions of
 many callers, each with its own deadline, are then computed once."""
+_OUTCOMES = {
+    grpc.StatusCode.OK: "done",
+    grpc.StatusCode.CANCELLED: "left",
+    grpc.StatusCode.INTERNAL: "failed",
+    grpc.StatusCode.UNKNOWN: "failed",
+    grpc.StatusCode.UNAVAILABLE: "failed",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "failed",
+}
+"""In the audit log; all others are refusals."""
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -141,12 +150,13 @@ class Gate:
         id = value if is_valid else secrets.token_hex(8)
         return GrpcExchange(method, context, metadata, id, time.monotonic())
 
-    def _admit(self, exchange: GrpcExchange) -> Caller:
+    async def _admit(self, exchange: GrpcExchange) -> Caller:
         if self._n_calls > MOST_CALLS:
             raise overloaded(f"{MOST_CALLS} calls are served at the same time", 1.0)
-        exchange.caller = self.auth.caller(
+        exchange.caller = await self.auth.identified(
             authorization_of(exchange.context.invocation_metadata()),
             address_of(exchange.context.peer()),
+            exchange.header("planner-priority"),
         )
         return exchange.caller
 
@@ -186,7 +196,7 @@ class Gate:
         try:
             with self._span(exchange):
                 try:
-                    caller = self._admit(exchange)
+                    caller = await self._admit(exchange)
                     request = await self._receiver.message(context, caller.name)
                     answer = await work(request, exchange)
                     exchange.n_bytes += len(answer)
@@ -238,6 +248,8 @@ class Gate:
         name = OPERATIONS[exchange.method]
         code = exchange.code
         self.metrics.request("grpc", name, code.name)
+        if self.auth.audit.is_on:
+            self._audited(exchange, name)
         failed = code in (grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN)
         level = logging.DEBUG if exchange.fast and not failed else logging.INFO
         if logs.access.isEnabledFor(level):
@@ -252,6 +264,21 @@ class Gate:
                 address=address_of(exchange.context.peer()),
                 **exchange.fields,
             )
+
+    def _audited(self, exchange: GrpcExchange, name: str) -> None:
+        """Write who asked for what, and what came of it."""
+        self.auth.audit.note(
+            "request",
+            transport="grpc",
+            operation=name,
+            **caller_fields(exchange.caller),
+            address=address_of(exchange.context.peer()),
+            outcome=_OUTCOMES.get(exchange.code, "refused"),
+            status=exchange.code.name,
+            code=exchange.fields.get("code"),
+            request_id=exchange.id,
+            job_id=exchange.fields.get("job_id"),
+        )
 
 
 def authorization_of(metadata: Any) -> bytes | str | None:

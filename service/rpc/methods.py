@@ -70,6 +70,7 @@ class Grpc(Gate):
             "ListJobs": self._list_jobs,
             "CancelJob": self._cancel_job,
             "GetResult": self._result,
+            "GetUsage": self._usage,
             "GetVersion": self._version,
         }
         streams: dict[str, Streamed] = {
@@ -247,6 +248,12 @@ class Grpc(Gate):
         if etags and knows(etags, answer.etag):
             return _bytes(response)
         return await _soon(len(answer.payload), _filled, response, kind, answer, message.form)
+
+    async def _usage(self, request: bytes, exchange: GrpcExchange) -> bytes:
+        assert exchange.caller is not None
+        message = _read(exchange.method, request)
+        found = await self.engine.usage(exchange.caller, message.group)
+        return _bytes(message_of(found, pb.Usage))
 
     async def _version(self, request: bytes, exchange: GrpcExchange) -> bytes:
         _read(exchange.method, request)

@@ -113,7 +113,8 @@ class StreamGate(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # it is not
         name, caller = "", Caller("")
         if not method.endswith("/Check"):
             try:
-                caller = self._auth.caller(authorization_of(details.invocation_metadata))
+                sent = authorization_of(details.invocation_metadata)
+                caller = await self._auth.identified(sent)
                 name = caller.name
                 if self._open[name] >= self._most:
                     raise overloaded(f"{self._most} streams of yours are open", 5.0)
@@ -160,14 +161,14 @@ class _ServedStreams:
 
 
 def _removed() -> Refusal:
-    return unauthenticated("the token was removed while the stream was open")
+    return unauthenticated("the token was removed, or has expired, while the stream was open")
 
 
 async def _done_while_known(work: "asyncio.Future[Any]", caller: Caller) -> bool:
     """Wait for some work; False, and it is cancelled, where the caller's token goes first."""
     try:
         while not (await asyncio.wait({work}, timeout=KNOWN_S))[0]:
-            if not caller.is_known():
+            if not await caller.is_known():
                 return False
         return True
     finally:

@@ -77,6 +77,7 @@ def _packed(problem: Refusal, faults: list[Fault], request_id: str) -> bytes:
         problem.detail[:MOST_CHARS],
         problem.retry_after_s,
         faults,
+        problem.more,
     )
     info = error_details_pb2.ErrorInfo(
         reason=problem.code.upper().replace("-", "_"),

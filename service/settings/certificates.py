@@ -5,17 +5,15 @@ import logging
 import ssl
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from planner.errors import UsageError
+from service.settings.file_stamps import LOOK_S, stamps_of
 from service.settings.serving import Serving
 
 log = logging.getLogger("planner.service")
 
 CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2: forward secrecy and no CBC; those of 1.3 are all of that kind."""
-LOOK_S = 10.0
-"""Least time between two looks at whether a file has changed."""
 
 
 def _no_password() -> str:
@@ -66,7 +64,7 @@ class Certificates:
         self._serving, self._monotonic = serving, monotonic
         named = (serving.tls_cert, serving.tls_key, serving.tls_client_ca)
         self._files = [file for file in named if file is not None]
-        self._seen = self._stamps()
+        self._seen = stamps_of(self._files)
         self._looked_s = monotonic()
         self._context = tls_context(serving) if serving.tls_cert else None
         self.version = 0
@@ -76,7 +74,7 @@ class Certificates:
         """Return the context of the next connection; None without TLS."""
         if self._files and self._monotonic() - self._looked_s > LOOK_S:
             self._looked_s = self._monotonic()
-            if self._stamps() != self._seen:
+            if stamps_of(self._files) != self._seen:
                 self.read_again()
         return self._context
 
@@ -84,7 +82,7 @@ class Certificates:
         """Use the files as they are now, where they can be used."""
         if not self._files:
             return
-        self._seen = self._stamps()
+        self._seen = stamps_of(self._files)
         try:
             self._context = tls_context(self._serving)
         except UsageError as error:
@@ -92,14 +90,3 @@ class Certificates:
             return
         self.version += 1
         log.info("the certificates were read again")
-
-    def _stamps(self) -> list[tuple[int, int] | None]:
-        return [_stamp(file) for file in self._files]
-
-
-def _stamp(file: Path) -> tuple[int, int] | None:
-    """Return what changes when a file is written, or replaced by another."""
-    with contextlib.suppress(OSError):
-        found = file.stat()
-        return found.st_mtime_ns, found.st_ino
-    return None

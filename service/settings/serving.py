@@ -36,6 +36,10 @@ class Serving:
     database: str = ""
     data: Path | None = None
     token_file: Path | None = None
+    tenants: Path | None = None
+    """File of groups, quotas and providers of identities."""
+    audit_log: str = ""
+    """File, or `-` for stdout; empty: none."""
     tls_cert: Path | None = None
     tls_key: Path | None = None
     tls_client_ca: Path | None = None

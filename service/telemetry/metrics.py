@@ -168,10 +168,12 @@ class _Engine(Collector):
         for state, n in sorted(now.jobs.items()):
             jobs.add_metric((state,), n)
         yield jobs
+        yield from _of_groups(now)
         counters = {
             "planner_cache_hits": (now.counts.get("cached", 0), "Answers from memory."),
             "planner_workers_died": (now.workers_died, "Worker processes that died."),
             "planner_jobs_accepted": (now.counts.get("jobs_accepted", 0), "Jobs accepted here."),
+            "planner_jobs_yielded": (now.counts.get("jobs_yielded", 0), "Jobs that made room."),
             "planner_jobs_finished": (now.counts.get("jobs_finished", 0), "Jobs finished here."),
             "planner_answers_stopped": (
                 now.counts.get("stopped", 0),
@@ -186,6 +188,27 @@ class _Engine(Collector):
         for code, n in sorted(now.refused.items()):
             refused.add_metric((code,), n)
         yield refused
+
+
+def _of_groups(now: Snapshot) -> Iterable[Metric]:
+    """Yield what is measured by group: the file of tenants bounds how many there are."""
+    jobs = GaugeMetricFamily(
+        "planner_group_jobs",
+        "Jobs that wait and run by group and state, as of some seconds ago.",
+        labels=("group", "state"),
+    )
+    cpu = CounterMetricFamily(
+        "planner_group_cpu_seconds", "CPU seconds of calls and jobs here.", labels=("group",)
+    )
+    refused = CounterMetricFamily(
+        "planner_group_refused", "Requests here that a quota refused.", labels=("group",)
+    )
+    for name, counts in sorted(now.groups.items()):
+        for state in ("PENDING", "RUNNING"):
+            jobs.add_metric((name, state), counts.jobs[state])
+        cpu.add_metric((name,), counts.cpu_s)
+        refused.add_metric((name,), counts.refused)
+    yield from (jobs, cpu, refused)
 
 
 class _Connections(Collector):

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
@@ -106,6 +106,8 @@ class WorkOutcome:
     """Of a job that was read; its request is then the payload."""
     time_limit_s: float = 0.0
     """The same."""
+    cpu_s: float = 0.0
+    """CPU time of the worker."""
 
 
 class WorkerDied(Refusal):
@@ -200,10 +202,11 @@ class _Worker:
     def work(self) -> None:
         while True:
             n, task = self._tasks.get()
-            begun = time.monotonic()
+            begun, cpu_begun = time.monotonic(), time.process_time()
             self._told_s = 0.0  # the first progress of a task is told, however soon after another
             try:
                 content: Any = self._done(n, task, begun)
+                content = replace(content, cpu_s=time.process_time() - cpu_begun)
                 kind = "done"
             except MemoryError:
                 self._shared = self._new_shared()

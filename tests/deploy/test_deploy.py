@@ -16,7 +16,7 @@ import typer
 import yaml
 
 from service.command import app
-from service.process.serve import LAST_ANSWERS_S
+from service.http.server import LAST_ANSWERS_S
 from service.settings.options import Options
 from service.settings.serving import GRPC_PORT, PORT, PROBE_PORT
 

@@ -13,6 +13,7 @@ from service.handlers.limits import RequestLimits
 from service.handlers.partial_results import rows_of
 from service.jobs.store import Store
 from service.settings.options import Options
+from service.tenants.groups import Tenants
 from service.worker_pool.pool import Kept, Progress, Task, WorkOutcome, read_job, slice_of
 from tests.service import fake_calls
 
@@ -67,10 +68,14 @@ class InlinePool:
 
 @contextlib.asynccontextmanager
 async def inline_engine(
-    folder: Path, database: str = "", calls: Any = fake_calls, settings: RequestLimits = SETTINGS
+    folder: Path,
+    database: str = "",
+    calls: Any = fake_calls,
+    settings: RequestLimits = SETTINGS,
+    tenants: Tenants | None = None,
 ) -> AsyncIterator[Engine]:
     store = Store(database or f"sqlite:///{folder}/service.sqlite")
-    engine = Engine(store, settings, OPTIONS, "tests.service.fake_calls")
+    engine = Engine(store, settings, OPTIONS, "tests.service.fake_calls", tenants)
     pool: Any = InlinePool(calls, settings)
     engine._pool = engine._job_pool = engine._page_pool = pool
     engine._calls = CALLS  # names and roles as they are; the stand-in answers all of them

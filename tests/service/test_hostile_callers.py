@@ -22,6 +22,7 @@ from service.jobs.records import Bounds, NewJob
 from service.jobs.store import Clock, Store, StoreUnavailable
 from service.rest.application import Rest
 from service.telemetry import logs
+from tests.service.identified import identified
 from tests.service.inline import SETTINGS, inline_engine
 from tests.service.waiting import PATIENCE_S, until
 
@@ -314,16 +315,16 @@ def test_an_address_that_fails_too_often_is_refused_and_others_are_not():
     auth = Auth(read_tokens(f"ann solve {TOKEN}", "tokens"), failed_logins=3)
     for _ in range(3):
         with pytest.raises(Refusal) as caught:
-            auth.caller("Bearer wrong", "10.0.0.1")
+            identified(auth, "Bearer wrong", "10.0.0.1")
         assert caught.value.status == 401
     with pytest.raises(Refusal) as caught:
-        auth.caller(None, "10.0.0.1")
+        identified(auth, None, "10.0.0.1")
     assert (caught.value.status, caught.value.code) == (429, "too-many-failures")
     assert caught.value.retry_after_s
     with pytest.raises(Refusal) as caught:
-        auth.caller("Bearer wrong", "10.0.0.2")
+        identified(auth, "Bearer wrong", "10.0.0.2")
     assert caught.value.status == 401
-    assert auth.caller(f"Bearer {TOKEN}", "10.0.0.1").name == "ann"  # behind the same proxy
+    assert identified(auth, f"Bearer {TOKEN}", "10.0.0.1").name == "ann"  # behind the same proxy
 
 
 def test_who_has_an_ipv6_network_is_one_caller():

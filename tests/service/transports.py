@@ -25,6 +25,7 @@ from service.rpc.gate import CALL_OF
 from service.rpc.server import GrpcEndpoint, GrpcServer, bound
 from service.rpc.status import DETAILS
 from service.telemetry.metrics import Metrics
+from service.tenants.groups import Tenants
 from tests.service import fake_calls
 from tests.service.inline import SETTINGS, inline_engine
 from tests.service.waiting import PATIENCE_S
@@ -79,12 +80,13 @@ class Service:
         database: str = "",
         calls: Any = fake_calls,
         settings: RequestLimits = SETTINGS,
+        tenants: Tenants | None = None,
     ) -> None:
         self.runner = asyncio.Runner()
-        self._context = inline_engine(folder, database, calls, settings)
+        self._context = inline_engine(folder, database, calls, settings, tenants)
         self.engine: Engine = self.runner.run(self._context.__aenter__())
         text = "\n".join(f"{name} {role} {token}" for name, (role, token) in TOKENS.items())
-        self.auth = Auth(read_tokens(text, "tokens"), failed_logins=100_000)
+        self.auth = Auth(read_tokens(text, "tokens"), 100_000, self.engine.tenants)
         self.metrics = Metrics(self.engine)
         self.app = Rest(self.engine, self.auth, settings, metrics=self.metrics)
         self.server: GrpcServer = self.runner.run(self._listen(settings))

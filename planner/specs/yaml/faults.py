@@ -1,7 +1,7 @@
 """From wrong files and pydantic's errors to problems with a line, a path and a proposal."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -322,13 +322,21 @@ def _sections(schema: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel]]]:
 
 
 def _schema_at(schema: type[BaseModel], path: KeyPath) -> type[BaseModel] | None:
-    """Return the schema of the section at a path; list indices stay in the same section."""
+    """Return the schema of the section at a path.
+
+    List indices, and names in a mapping of sections by name, stay in the same section.
+    """
     current: type[BaseModel] | None = schema
+    is_named = False
     for part in path:
         if current is None or isinstance(part, int):
             continue
+        if is_named:
+            is_named = False
+            continue
         info = current.model_fields.get(part)
         current = next(_models_in(info.annotation), None) if info else None
+        is_named = info is not None and get_origin(info.annotation) is dict
     return current
 
 

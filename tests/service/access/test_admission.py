@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from service.access.admission import ENTRY_BYTES, Cache, Rates, Turns
+from service.access.admission import ENTRY_BYTES, Cache, Rates, Turns, TurnShare
 from service.handlers.problems import Refusal
 from tests.service.clocks import Clocks
 
@@ -119,3 +119,71 @@ def test_a_spare_slot_is_for_callers_who_hold_none():
         assert (turns.n_held, turns.n_waiting) == (0, 0)
 
     asyncio.run(run())
+
+
+# Groups
+
+
+async def _waiting(turns: Turns, caller: str, share: TurnShare, order: list[str]) -> None:
+    await turns.take(caller, share)
+    order.append(caller)
+
+
+def _in_order(names: list[tuple[str, TurnShare]], held_s: float = 1.0) -> list[str]:
+    """Return in which order callers get the one slot that there is, each holding it for a time."""
+
+    async def running() -> list[str]:
+        turns, order = Turns(1, 100), []
+        await turns.take("first")
+        shares = dict(names)
+        tasks = [asyncio.create_task(_waiting(turns, n, s, order)) for n, s in names]
+        await asyncio.sleep(0)
+        turns.give(held_s, "first")
+        for n in range(len(names)):
+            while len(order) <= n:
+                await asyncio.sleep(0)
+            turns.give(held_s, order[n], shares[order[n]])
+        await asyncio.gather(*tasks)
+        return order
+
+    return asyncio.run(running())
+
+
+def test_the_more_urgent_gets_the_next_slot():
+    names = [
+        ("c", TurnShare("c", 1.0, 2)),
+        ("b", TurnShare("b", 1.0, 1)),
+        ("a", TurnShare("a", 1.0, 0)),
+    ]
+    assert _in_order(names) == ["a", "b", "c"]
+
+
+def test_groups_share_slots_by_weight_and_none_starves():
+    heavy, light = TurnShare("heavy", 3.0), TurnShare("light", 1.0)
+    names = [(f"l{n}", light) for n in range(4)] + [(f"h{n}", heavy) for n in range(12)]
+    order = _in_order(names)
+    for begin in range(0, 16, 4):
+        assert sum(name.startswith("l") for name in order[begin : begin + 4]) == 1
+
+
+def test_a_full_queue_refuses_the_least_urgent_first():
+    async def running() -> tuple[list[str], list[str]]:
+        turns, order = Turns(1, 2), []
+        await turns.take("first")
+        background, urgent = TurnShare("b", 1.0, 2), TurnShare("u", 1.0, 0)
+        tasks = [
+            asyncio.create_task(_waiting(turns, f"b{n}", background, order)) for n in range(2)
+        ]
+        await asyncio.sleep(0)
+        tasks.append(asyncio.create_task(_waiting(turns, "u", urgent, order)))
+        await asyncio.sleep(0)
+        with pytest.raises(Refusal):
+            await turns.take("b2", background)
+        turns.give(1.0, "first")
+        await asyncio.sleep(0)
+        turns.give(1.0, "u", urgent)
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert turns.n_waiting == 0
+        return order, [type(each).__name__ for each in found]
+
+    assert asyncio.run(running()) == (["u", "b0"], ["NoneType", "Refusal", "NoneType"])

@@ -7,6 +7,7 @@ import pytest
 from planner.errors import UsageError
 from service.access.auth import Auth, check_exposure, read_tokens, tokens_of
 from service.handlers.problems import Refusal
+from tests.service.identified import identified
 
 TOKEN = "0123456789abcdef"
 HASHED = hashlib.sha256(b"another-long-token").hexdigest()
@@ -15,9 +16,9 @@ FILE = f"# who\n\nann solve {TOKEN}\n  bob  admin   sha256:{HASHED}\n"
 
 def test_a_token_names_its_caller_and_the_file_may_hold_hashes():
     auth = Auth(read_tokens(FILE, "tokens"))
-    ann = auth.caller(f"Bearer {TOKEN}", "10.0.0.1")
+    ann = identified(auth, f"Bearer {TOKEN}", "10.0.0.1")
     assert (ann.name, ann.role, ann.address) == ("ann", "solve", "10.0.0.1")
-    bob = auth.caller(b"bearer another-long-token")
+    bob = identified(auth, b"bearer another-long-token")
     assert (bob.name, bob.role) == ("bob", "admin")
 
 
@@ -39,7 +40,7 @@ def test_a_token_names_its_caller_and_the_file_may_hold_hashes():
 )
 def test_nothing_else_is_let_in(sent):
     with pytest.raises(Refusal) as caught:
-        Auth(read_tokens(FILE, "tokens")).caller(sent)
+        identified(Auth(read_tokens(FILE, "tokens")), sent)
     assert caught.value.status == 401
     assert TOKEN not in caught.value.detail
 
@@ -76,11 +77,11 @@ def test_other_tokens_take_over_but_never_none():
     auth = Auth(read_tokens(FILE, "tokens"))
     auth.replace(())
     with pytest.raises(Refusal):
-        auth.caller(None)
+        identified(auth, None)
     auth.replace(read_tokens("eve read eve-knows-no-limits", "tokens"))
-    assert auth.caller("Bearer eve-knows-no-limits").name == "eve"
+    assert identified(auth, "Bearer eve-knows-no-limits").name == "eve"
     with pytest.raises(Refusal):
-        auth.caller(f"Bearer {TOKEN}")
+        identified(auth, f"Bearer {TOKEN}")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "planner.example.org", "[::]"])

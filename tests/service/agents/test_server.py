@@ -1,11 +1,16 @@
 """The server as clients meet it: in this process, over stdio, and over HTTP with tokens."""
 
+import asyncio
+import contextlib
 import json
+import socket
+import ssl
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +21,19 @@ import uvicorn
 from mcp import Client, StdioServerParameters
 
 from planner import __version__
+from service.access.admission import Rates
 from service.access.auth import Auth, read_tokens
 from service.agents import server as server_module
+from service.agents import transports
 from service.agents.server import make_server, tool_list
 from service.agents.tools import TOOLS, call_tool
-from service.agents.transports import http_app
+from service.agents.transports import TokenGate, http_app, serve_http_forever
+from service.handlers.limits import RequestLimits
+from service.settings.serving import Serving
 from tests.planner.command import run_here
 from tests.service.agents.desk import SMALL, new_desk, with_cache
+from tests.service.process.test_serve_hardened import certificate
+from tests.service.waiting import wait_until
 
 TOKENS = "ann solve ann-0123456789abcdef\nbob read bob-0123456789abcdef\n"
 
@@ -180,7 +191,7 @@ def test_a_client_starts_it_over_stdio(tmp_path: Path) -> None:
 def listening(tokens: str = "") -> Iterator[str]:
     """Serve over HTTP at a free port; yield its address."""
     auth = Auth(read_tokens(tokens, "tokens") if tokens else ())
-    app = http_app(auth, "127.0.0.1", 60.0)
+    app = http_app(auth, Serving(), 60.0)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
@@ -228,10 +239,126 @@ def test_tokens_are_asked_for_and_a_role_that_reads_prices_nothing() -> None:
     assert known.status_code not in (401, 403)
 
 
+class Served:
+    """`planner mcp` over HTTP in a thread, as its options have it."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self.address = ""
+        self._thread = threading.Thread(target=self._run, args=(serving,), daemon=True)
+        self._thread.start()
+        wait_until(lambda: bool(self.address))
+
+    def _run(self, serving: Serving) -> None:
+        async def run() -> None:
+            self._loop, self._task = asyncio.get_running_loop(), asyncio.current_task()
+            with contextlib.suppress(asyncio.CancelledError):
+                await serve_http_forever(serving, 60.0, self._ready)
+
+        asyncio.run(run())
+
+    def _ready(self, address: str) -> None:
+        self.address = address
+
+    def close(self) -> None:
+        assert self._loop is not None
+        assert self._task is not None
+        self._loop.call_soon_threadsafe(self._task.cancel)
+        self._thread.join(20.0)
+
+
+ASKED = {"Accept": "application/json, text/event-stream"}
+
+
+def test_it_serves_tls_with_bounds_and_reads_its_files_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("service.settings.callers.Callers.keep_fresh.__defaults__", (0.02,))
+    cert, key = certificate(tmp_path)
+    tokens, audit = tmp_path / "tokens", tmp_path / "audit"
+    tokens.write_text(TOKENS)
+    limits = replace(RequestLimits(), connections_per_address=2)
+    serving = Serving(
+        port=0, token_file=tokens, tls_cert=cert, tls_key=key, audit_log=str(audit), limits=limits
+    )
+    served = Served(serving)
+    trusted = ssl.create_default_context(cafile=str(cert))
+
+    def status(token: str) -> int:
+        headers = {**ASKED, "Authorization": f"Bearer {token}"}
+        return httpx.post(served.address, json={}, headers=headers, verify=trusted).status_code
+
+    try:
+        assert served.address.startswith("https://")
+        assert status("ann-0123456789abcdef") not in (401, 403)
+        assert status("eve-0123456789abcdef") == 401
+        tokens.write_text("eve solve eve-0123456789abcdef\n")
+        wait_until(lambda: status("ann-0123456789abcdef") == 401)
+        assert status("eve-0123456789abcdef") not in (401, 403)
+        port = int(served.address.split(":")[2].partition("/")[0])
+        with contextlib.ExitStack() as open_:
+            first, *others = [
+                open_.enter_context(
+                    trusted.wrap_socket(
+                        socket.create_connection(("127.0.0.1", port), 20.0),
+                        server_hostname="127.0.0.1",
+                    )
+                )
+                for _ in range(3)
+            ]
+            first.settimeout(20.0)
+            with contextlib.suppress(ConnectionError, ssl.SSLError):
+                assert first.recv(1) == b""  # the oldest idle one ended for the third
+            assert len(others) == 2
+    finally:
+        served.close()
+    found = [json.loads(line) for line in audit.read_text().splitlines()]
+    events = [line["event"] for line in found]
+    assert (events[0], events[-1]) == ("started", "stopped")
+    assert "callers-read" in events
+    asked_by = [(x.get("caller"), x["outcome"]) for x in found if x["event"] == "request"]
+    assert asked_by[:2] == [("ann", asked_by[0][1]), (None, "refused")]
+    assert all(x["transport"] == "mcp" for x in found if x["event"] == "request")
+    assert "0123456789abcdef" not in audit.read_text()
+
+
+def test_a_stream_ends_with_the_token_that_opened_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(transports, "KNOWN_S", 0.01)
+    ended = []
+
+    async def endless(scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await asyncio.sleep(3_600.0)
+        finally:
+            ended.append(scope["path"])
+
+    async def work() -> None:
+        auth = Auth(read_tokens(TOKENS, "tokens"))
+        gate = TokenGate(endless, auth, Rates(100.0, 100))
+        scope = {
+            "type": "http",
+            "method": "GET",
+            "path": "/mcp",
+            "client": ("10.0.0.1", 1),
+            "headers": [(b"authorization", b"Bearer ann-0123456789abcdef")],
+        }
+        streaming = asyncio.create_task(gate(scope, lambda: None, lambda message: None))
+        await asyncio.sleep(0.05)
+        assert not streaming.done()
+        auth.replace(read_tokens("eve solve eve-0123456789abcdef", "tokens"))
+        await asyncio.wait_for(streaming, 20.0)
+
+    asyncio.run(work())
+    assert ended == ["/mcp"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--transport", "tcp"), "stdio or http"),
+        (("--tls-cert", "cert.pem"), "--transport http"),
+        (("--transport", "http", "--tls-cert", "cert.pem"), "--tls-key"),
         (("--time-limit", "0"), "above 0"),
         (("--insecure",), "--transport http"),
         (("--transport", "http", "--host", "0.0.0.0"), "--token-file"),

@@ -2,6 +2,7 @@
 
 import pickle
 import sqlite3
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -127,12 +128,23 @@ def version_of(connection: Any) -> Any:
     return connection.execute(select(store_row.c.version)).scalar()
 
 
+def without_tenants(execute: Callable[[str], Any]) -> None:
+    """Take out what version 4 brought."""
+    execute("DROP INDEX planner_jobs_tenant")
+    for column in ("tenant", "priority", "charged_s"):
+        execute(f"ALTER TABLE planner_jobs DROP COLUMN {column}")
+    execute("ALTER TABLE planner_results DROP COLUMN n_bytes")
+    for table in ("planner_shares", "planner_usage"):
+        execute(f"DROP TABLE {table}")
+
+
 def version_1(file: Any, with_turn: bool) -> None:
     """Make the file of the first release, which leased jobs in order of arrival."""
     Store(f"sqlite:///{file}").close()
     database = sqlite3.connect(file)
     database.execute("UPDATE planner_store SET version = 1")
     database.execute("DROP TABLE planner_sweep_rows")
+    without_tenants(database.execute)
     if not with_turn:
         database.execute("DROP INDEX planner_jobs_state")
         database.execute("ALTER TABLE planner_jobs DROP COLUMN turn")
@@ -180,6 +192,7 @@ def test_tables_of_the_second_version_get_rows_of_sweeps_and_keep_their_jobs(ope
     def undo(connection: Any) -> None:
         connection.exec_driver_sql("UPDATE planner_store SET version = 2")
         connection.exec_driver_sql("DROP TABLE planner_sweep_rows")
+        without_tenants(connection.exec_driver_sql)
 
     store.write(undo)
     for _ in range(2):  # the second time there is nothing to do
@@ -189,6 +202,28 @@ def test_tables_of_the_second_version_get_rows_of_sweeps_and_keep_their_jobs(ope
     assert {now.get(job_id, "ann").state for job_id in (waits, runs)} == {"PENDING", "RUNNING"}
     now.give_back(lease)
     assert [now.lease().rows for _ in range(2)] == [(b"row",), ()]
+
+
+@pytest.mark.parametrize("database", STORES, indirect=True)
+def test_tables_of_the_third_version_get_groups_and_keep_their_results(open_store):
+    store = open_store()
+    jobs = Jobs(store)
+    job_id = jobs.submit(NewJob("ann", "solve", "r", b"{}")).job_id
+    lease = jobs.lease()
+    assert lease is not None
+    assert jobs.finish(lease, b"x" * 10_000)
+
+    def undo(connection: Any) -> None:
+        connection.exec_driver_sql("UPDATE planner_store SET version = 3")
+        without_tenants(connection.exec_driver_sql)
+
+    store.write(undo)
+    for _ in range(2):  # the second time there is nothing to do
+        now = Jobs(open_store())
+    assert now.result(job_id, "ann")[1] == b"x" * 10_000
+    used = {use.quota: use.used for use in now.uses(now.tenants.group("default"))}
+    assert used["stored_results"] == 1
+    assert 0 < used["stored_bytes"] < 10_000  # as it lies in the store, compressed
 
 
 def test_tables_of_another_version_and_parts_of_them_are_refused(tmp_path):

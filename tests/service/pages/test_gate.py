@@ -21,6 +21,7 @@ from service.pages.render import page_environment
 from service.pages.visit import fields_of
 from service.rest.application import Rest
 from service.settings.serving import PublicAddress
+from tests.service.identified import identified
 from tests.service.inline import SETTINGS, inline_engine
 
 TOKEN = "sue-solves-0123456789"
@@ -428,7 +429,7 @@ def test_failed_sign_ins_are_counted_by_address(service):
     found = [service.ask("POST", "/ui/login", app, **form).status_code for _ in range(3)]
     assert found == [401, 401, 429]
     with pytest.raises(Refusal) as elsewhere:
-        auth.caller("Bearer wrong-0123456789abcdef", "10.0.0.9")
+        identified(auth, "Bearer wrong-0123456789abcdef", "10.0.0.9")
     assert elsewhere.value.status == 401
 
 

@@ -30,8 +30,8 @@ from service.process.serve import (
     only_hosts,
     probe_listener,
     serve_forever,
-    start_auth,
 )
+from service.settings.callers import Callers
 from tests.service.waiting import PATIENCE_S, wait_until
 
 ROOT = Path(__file__).parents[3]
@@ -133,7 +133,7 @@ def test_names_are_checked_only_where_no_token_is_asked_for():
 def test_a_start_asks_for_tokens_where_there_are_some(tmp_path):
     file = tmp_path / "tokens"
     file.write_text("ann read 0123456789abcdef\n")
-    assert start_auth(Serving(host="0.0.0.0", token_file=file)).asks
+    assert Callers(Serving(host="0.0.0.0", token_file=file)).auth.asks
     with pytest.raises(UsageError):
         asyncio.run(serve_forever(replace(Serving(), host="0.0.0.0")))
 

@@ -699,7 +699,7 @@ def test_a_removed_token_ends_its_streams(tmp_path):
         async with inline_engine(tmp_path) as engine:
             both = read_tokens(f"sue solve {SUE}\ntom solve {TOKENS['tom', 'solve']}", "tokens")
             auth = Auth(both)
-            caller = auth.caller(f"Bearer {SUE}")
+            caller = await auth.identified(f"Bearer {SUE}")
             engine._job_pool.held.clear()
             job = await engine.submit("solve", {"n": 5}, caller)
             seen = []

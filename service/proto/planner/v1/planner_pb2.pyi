@@ -639,6 +639,12 @@ class GetResultRequest(_message.Message):
     so_far: bool
     def __init__(self, job_id: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ..., form: _Optional[_Union[Delivery.Form, str]] = ..., so_far: _Optional[bool] = ...) -> None: ...
 
+class GetUsageRequest(_message.Message):
+    __slots__ = ("group",)
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    def __init__(self, group: _Optional[str] = ...) -> None: ...
+
 class GetVersionRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
@@ -963,7 +969,7 @@ class Relaxed(_message.Message):
     def __init__(self, change: _Optional[str] = ..., kind: _Optional[str] = ..., factor: _Optional[float] = ..., command: _Optional[str] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step_time_s: _Optional[float] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("job_id", "owner", "call", "request_id", "state", "attempts", "n_events", "created_at", "started_at", "finished_at", "complete", "etag", "problem", "content_id", "more")
+    __slots__ = ("job_id", "owner", "call", "request_id", "state", "attempts", "n_events", "created_at", "started_at", "finished_at", "complete", "etag", "problem", "content_id", "group", "priority", "more")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Job.State]
@@ -994,6 +1000,8 @@ class Job(_message.Message):
     ETAG_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     CONTENT_ID_FIELD_NUMBER: _ClassVar[int]
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     owner: str
@@ -1009,8 +1017,10 @@ class Job(_message.Message):
     etag: str
     problem: Problem
     content_id: str
+    group: str
+    priority: str
     more: _struct_pb2.Struct
-    def __init__(self, job_id: _Optional[str] = ..., owner: _Optional[str] = ..., call: _Optional[str] = ..., request_id: _Optional[str] = ..., state: _Optional[_Union[Job.State, str]] = ..., attempts: _Optional[int] = ..., n_events: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., complete: _Optional[bool] = ..., etag: _Optional[str] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ..., content_id: _Optional[str] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., owner: _Optional[str] = ..., call: _Optional[str] = ..., request_id: _Optional[str] = ..., state: _Optional[_Union[Job.State, str]] = ..., attempts: _Optional[int] = ..., n_events: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., complete: _Optional[bool] = ..., etag: _Optional[str] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ..., content_id: _Optional[str] = ..., group: _Optional[str] = ..., priority: _Optional[str] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class ListJobsResponse(_message.Message):
     __slots__ = ("jobs", "next_cursor")
@@ -1078,6 +1088,56 @@ class Page(_message.Message):
     more: _struct_pb2.Struct
     def __init__(self, items: _Optional[_Iterable[_Union[_struct_pb2.Value, _Mapping]]] = ..., total: _Optional[int] = ..., next_cursor: _Optional[str] = ..., list: _Optional[str] = ..., answer: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
+class Usage(_message.Message):
+    __slots__ = ("group", "weight", "priority", "highest_priority", "window_s", "quotas", "more")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_S_FIELD_NUMBER: _ClassVar[int]
+    QUOTAS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    weight: float
+    priority: str
+    highest_priority: str
+    window_s: float
+    quotas: _containers.RepeatedCompositeFieldContainer[Quota]
+    more: _struct_pb2.Struct
+    def __init__(self, group: _Optional[str] = ..., weight: _Optional[float] = ..., priority: _Optional[str] = ..., highest_priority: _Optional[str] = ..., window_s: _Optional[float] = ..., quotas: _Optional[_Iterable[_Union[Quota, _Mapping]]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class Quota(_message.Message):
+    __slots__ = ("quota", "used", "limit", "frees_in_s", "more")
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    FREES_IN_S_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    quota: str
+    used: float
+    limit: float
+    frees_in_s: float
+    more: _struct_pb2.Struct
+    def __init__(self, quota: _Optional[str] = ..., used: _Optional[float] = ..., limit: _Optional[float] = ..., frees_in_s: _Optional[float] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class QuotaExceeded(_message.Message):
+    __slots__ = ("group", "quota", "used", "limit", "frees_in_s", "window_s", "more")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    FREES_IN_S_FIELD_NUMBER: _ClassVar[int]
+    WINDOW_S_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    quota: str
+    used: float
+    limit: float
+    frees_in_s: float
+    window_s: float
+    more: _struct_pb2.Struct
+    def __init__(self, group: _Optional[str] = ..., quota: _Optional[str] = ..., used: _Optional[float] = ..., limit: _Optional[float] = ..., frees_in_s: _Optional[float] = ..., window_s: _Optional[float] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
 class GetVersionResponse(_message.Message):
     __slots__ = ("version", "api", "calls")
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -1089,7 +1149,7 @@ class GetVersionResponse(_message.Message):
     def __init__(self, version: _Optional[str] = ..., api: _Optional[str] = ..., calls: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Problem(_message.Message):
-    __slots__ = ("type", "title", "status", "detail", "code", "instance", "errors", "retry_after_s", "more")
+    __slots__ = ("type", "title", "status", "detail", "code", "instance", "errors", "retry_after_s", "quota", "more")
     TYPE_FIELD_NUMBER: _ClassVar[int]
     TITLE_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -1098,6 +1158,7 @@ class Problem(_message.Message):
     INSTANCE_FIELD_NUMBER: _ClassVar[int]
     ERRORS_FIELD_NUMBER: _ClassVar[int]
     RETRY_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     type: str
     title: str
@@ -1107,8 +1168,9 @@ class Problem(_message.Message):
     instance: str
     errors: _containers.RepeatedCompositeFieldContainer[Fault]
     retry_after_s: float
+    quota: QuotaExceeded
     more: _struct_pb2.Struct
-    def __init__(self, type: _Optional[str] = ..., title: _Optional[str] = ..., status: _Optional[int] = ..., detail: _Optional[str] = ..., code: _Optional[str] = ..., instance: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[Fault, _Mapping]]] = ..., retry_after_s: _Optional[float] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    def __init__(self, type: _Optional[str] = ..., title: _Optional[str] = ..., status: _Optional[int] = ..., detail: _Optional[str] = ..., code: _Optional[str] = ..., instance: _Optional[str] = ..., errors: _Optional[_Iterable[_Union[Fault, _Mapping]]] = ..., retry_after_s: _Optional[float] = ..., quota: _Optional[_Union[QuotaExceeded, _Mapping]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Fault(_message.Message):
     __slots__ = ("message", "fix", "field", "source", "line", "column", "rule", "more")

@@ -144,6 +144,11 @@ class PlannerStub:
                 request_serializer=planner_dot_v1_dot_planner__pb2.GetResultRequest.SerializeToString,
                 response_deserializer=planner_dot_v1_dot_planner__pb2.GetResultResponse.FromString,
                 _registered_method=True)
+        self.GetUsage = channel.unary_unary(
+                '/planner.v1.Planner/GetUsage',
+                request_serializer=planner_dot_v1_dot_planner__pb2.GetUsageRequest.SerializeToString,
+                response_deserializer=planner_dot_v1_dot_planner__pb2.Usage.FromString,
+                _registered_method=True)
         self.GetVersion = channel.unary_unary(
                 '/planner.v1.Planner/GetVersion',
                 request_serializer=planner_dot_v1_dot_planner__pb2.GetVersionRequest.SerializeToString,
@@ -307,9 +312,16 @@ class PlannerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def GetVersion(self, request, context):
+    def GetUsage(self, request, context):
         """What answers.
+        What one's group may use, and has used.
         """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetVersion(self, request, context):
+        """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -426,6 +438,11 @@ def add_PlannerServicer_to_server(servicer, server):
                     servicer.GetResult,
                     request_deserializer=planner_dot_v1_dot_planner__pb2.GetResultRequest.FromString,
                     response_serializer=planner_dot_v1_dot_planner__pb2.GetResultResponse.SerializeToString,
+            ),
+            'GetUsage': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetUsage,
+                    request_deserializer=planner_dot_v1_dot_planner__pb2.GetUsageRequest.FromString,
+                    response_serializer=planner_dot_v1_dot_planner__pb2.Usage.SerializeToString,
             ),
             'GetVersion': grpc.unary_unary_rpc_method_handler(
                     servicer.GetVersion,
@@ -1027,6 +1044,33 @@ class Planner:
             '/planner.v1.Planner/GetResult',
             planner_dot_v1_dot_planner__pb2.GetResultRequest.SerializeToString,
             planner_dot_v1_dot_planner__pb2.GetResultResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetUsage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/planner.v1.Planner/GetUsage',
+            planner_dot_v1_dot_planner__pb2.GetUsageRequest.SerializeToString,
+            planner_dot_v1_dot_planner__pb2.Usage.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,1 @@
+"""Groups of callers: members, weight, priority, quotas, and the file that names them."""
