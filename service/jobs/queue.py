@@ -30,6 +30,8 @@ from typing import Any
 from sqlalchemy import Connection, Row, Select, delete, func, insert, or_, select, update
 
 from service.handlers.problems import Fault, Refusal
+from service.jobs.changes import Changes, JobFilter, Kind
+from service.jobs.feed_tables import labels
 from service.jobs.idempotency import Keys, key_conflict, key_in_use
 from service.jobs.leases import Watcher, is_abandoned, is_gone, new_claim, this_process
 from service.jobs.records import (
@@ -65,6 +67,7 @@ from service.jobs.store import (
     opened_store,
     results,
 )
+from service.jobs.webhooks import Webhooks
 
 __all__ = [
     "FINAL",
@@ -114,6 +117,8 @@ class Jobs(Keys):
         super().__init__(store, bounds)
         self.holder = holder or this_process()
         self._watcher = Watcher(bounds.lease_s, monotonic)
+        self.webhooks = Webhooks(store, bounds)
+        self.changes = Changes(store, bounds, _view, self.webhooks.put)
 
     # Submission
 
@@ -156,12 +161,17 @@ class Jobs(Keys):
                 "created_at": created_at,
                 "state": State.PENDING.value,
                 "turn": self._turn(connection, owner),
+                "labels": json.dumps(dict(new.tags.labels)),
             }
             if sha256:
                 job |= {"state": State.SUCCEEDED.value, "sha256": sha256, "complete": True}
                 job["body"] = b""  # nobody will work on it
                 job |= {"finished_at": created_at, "expires_s": now_s + self.bounds.retention_s}
             connection.execute(insert(jobs).values(job))
+            self.changes.label(connection, job_id, new.tags.labels)
+            if new.tags.webhook is not None:
+                self.webhooks.add(connection, new.tags.webhook, job_id)
+            self.changes.note(connection, job_id, Kind.ADDED)
             self._tell(connection, job_id, [{"state": job["state"]}])
             return _view(_row(connection, job_id))
 
@@ -529,6 +539,8 @@ class Jobs(Keys):
             for i, each in enumerate(data)
         ]
         connection.execute(insert(events), rows)
+        if any("state" in each for each in data):
+            self.changes.note(connection, job_id)
 
     # Reading
 
@@ -549,16 +561,9 @@ class Jobs(Keys):
 
         Jobs that come while pages are read move nothing.
         """
-        wanted = select(*VIEWED).order_by(jobs.c.seq.desc()).limit(limit + 1)
-        if owner is not None:
-            wanted = wanted.where(jobs.c.owner == owner)
-        if state is not None:
-            wanted = wanted.where(jobs.c.state == state.value)
-        if cursor:
-            wanted = wanted.where(jobs.c.seq < cursor_number(cursor))
-        rows = self.store.read(lambda connection: connection.execute(wanted).all())
-        more = len(rows) > limit
-        return [_view(row) for row in rows[:limit]], str(rows[limit - 1].seq) if more else ""
+        before = cursor_number(cursor) if cursor else None
+        found = self.changes.page(owner, JobFilter(state), before=before, limit=limit)
+        return list(found.jobs), found.next_cursor
 
     def note(self, job_id: str, data: Mapping[str, Any]) -> None:
         """Keep what a page calls a job and where its answer stands, as long as its events.
@@ -673,7 +678,7 @@ class Jobs(Keys):
         job stays as EXPIRED for a while, then goes too.
         """
         now_s = self.store.tick()
-        n = 0
+        n = self.changes.trim(now_s) + self.webhooks.clean_up(now_s)
         while True:
             changed = self.store.write(lambda connection: self._clean(connection, now_s))
             n += changed
@@ -693,7 +698,11 @@ class Jobs(Keys):
         expired = State.EXPIRED.value
         gone = [row.job_id for row in rows if row.state == expired]
         fresh = [row.job_id for row in rows if row.state != expired]
+        for job_id in gone:
+            self.changes.note(connection, job_id, Kind.DELETED)
         connection.execute(delete(jobs).where(jobs.c.job_id.in_(gone)))
+        connection.execute(delete(labels).where(labels.c.job_id.in_(gone)))
+        self.webhooks.forget_jobs(connection, gone)
         for table in (events, job_rows):
             connection.execute(delete(table).where(table.c.job_id.in_([*gone, *fresh])))
         connection.execute(
@@ -768,4 +777,6 @@ def _view(row: Any) -> JobView:
         row.complete,
         row.sha256 or "",
         json.loads(row.problem) if row.problem else None,
+        labels=json.loads(row.labels),
+        version=row.version,
     )

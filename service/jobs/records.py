@@ -48,6 +48,9 @@ class JobView:
     """Of the answer's bytes; empty while there is none."""
     problem: Mapping[str, Any] | None
     """Why it failed, as RFC 9457 has it."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    version: int = 0
+    """Resource version of its last change; 0 where that was before there were any."""
 
     @property
     def etag(self) -> str:
@@ -76,6 +79,8 @@ class JobView:
             "complete": self.complete,
             "etag": self.etag if self.sha256 else "",
             "problem": dict(self.problem) if self.problem else None,
+            "labels": dict(self.labels),
+            "resource_version": self.version,
         }
 
 
@@ -136,6 +141,29 @@ class KeptRows:
 
 
 @dataclass(frozen=True, slots=True)
+class NewWebhook:
+    """An address that is told of changes of jobs, as it is registered."""
+
+    owner: str
+    url: str
+    secret: str
+    """`whsec_` and base64, as Standard Webhooks has it."""
+    states: tuple[str, ...]
+    """States that it is told of, when jobs come into them."""
+    selector: str = ""
+    """Only jobs with such labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobTags:
+    """What a job is given besides its work."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    webhook: NewWebhook | None = None
+    """Told of this job alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewJob:
     """A call to be worked on, as it is submitted."""
 
@@ -144,6 +172,7 @@ class NewJob:
     request_id: str
     body: bytes
     time_limit_s: float = 0.0
+    tags: JobTags = JobTags()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +202,14 @@ class Bounds:
     """How long an idempotency key is remembered."""
     claim_s: float = 300.0
     """How long an idempotency key may be in use for a call that is answered at once."""
+    history_s: float = 86_400.0
+    """How long changes of jobs are kept, for watchers that come back."""
+    history_rows: int = 100_000
+    """Changes that are kept at most."""
+    webhooks_per_owner: int = 20
+    """Webhooks that an owner has registered; those of single jobs are not counted."""
+    deliveries_per_owner: int = 10_000
+    """Deliveries of one owner that wait; what comes on top is dropped."""
 
 
 @dataclass(frozen=True, slots=True)
