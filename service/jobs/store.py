@@ -512,6 +512,13 @@ class Store:
         self._last_tick_s = now_s
         return elapsed_s
 
+    def reckoned_s(self) -> float:
+        """Return what `tick` would make of the store's clock; nothing is written."""
+        row = self.read(lambda connection: connection.execute(select(store_row)).one())
+        most_s = self.monotonic() - self._last_tick_s
+        reckoned: float = row.elapsed_s + min(max(0.0, self.wall() - row.wall_s), most_s)
+        return reckoned
+
 
 def elapsed_s(connection: Connection) -> float:
     """Return the store's clock as its last tick left it."""

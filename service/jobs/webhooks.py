@@ -350,7 +350,7 @@ class Webhooks:
                 .order_by(oldest)
                 .limit(CANDIDATES)
             )
-            places, chosen = dict(left), []
+            places, chosen = dict(left), list[int]()
             for row in connection.execute(due):
                 places[row.owner] = places.get(row.owner, PER_OWNER) - 1
                 if places[row.owner] >= 0 and len(chosen) < limit:

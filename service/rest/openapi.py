@@ -23,11 +23,16 @@ Mode = Literal["validation", "serialization"]
 Refs = Mapping[tuple[Any, Mode], Mapping[str, Any]]
 
 _STRING = {"type": "string"}
-_EVENTS = "Events `state`, `progress` and `problem`: lines `id:`, `event:` and `data:` with JSON."
+_LINES = "lines `id:`, `event:` and `data:` with JSON."
+_EVENTS = {
+    "watchJob": f"Events `state`, `progress` and `problem`: {_LINES}",
+    "watchJobs": f"Events `added`, `modified`, `deleted`, `bookmark`, `problem`: {_LINES}",
+}
 _ANSWERS = {
     200: "The answer.",
+    201: "It was made; its address is in the header Location.",
     202: "A job was accepted; its address is in the header Location.",
-    204: "Nothing more will happen to the job.",
+    204: "Nothing more will happen to the job, or it is gone.",
     304: "The caller has it already.",
 }
 _PROBLEMS = {
@@ -37,7 +42,7 @@ _PROBLEMS = {
     404: ("Unknown", "There is no such job or call, or it is not one's own."),
     408: ("SlowBody", "The body did not arrive in time."),
     409: ("Conflict", "The job has no answer yet, or the idempotency key is in use."),
-    410: ("Expired", "The result has expired: submit the request again."),
+    410: ("Expired", "It is not kept any more: submit the request, or list the jobs, again."),
     413: ("TooLarge", "The body, or a document in it, is larger than the limits allow."),
     415: ("WrongMediaType", "The body is not application/json, or is compressed."),
     421: ("WrongHost", "The service is not called by this name."),
@@ -176,7 +181,9 @@ def _operation(each: Operation, refs: Refs) -> Data:
 def _answer(each: Operation, status: int, refs: Refs) -> Data:
     media, model = each.answers[status]
     out: Data = {"description": _ANSWERS[status]}
-    if status == 202:
+    if status == 201:
+        out["headers"] = {"Location": _header("Its address.")}
+    elif status == 202:
         out["headers"] = _LOCATION | _RETRY_AFTER
     elif status == 200 and 304 in each.answers:
         out["headers"] = _ETAG
@@ -191,7 +198,7 @@ def _schema(each: Operation, media: str, refs: Refs) -> Mapping[str, Any]:
     if media == TEXT:
         return _STRING
     if media == SSE:
-        return {**_STRING, "description": _EVENTS}
+        return {**_STRING, "description": _EVENTS[each.id]}
     if each.id == "getOpenapi":
         return {"type": "object"}
     models = [x.answers[200][1] for x in OPERATIONS if x.call and 200 in x.answers]

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
@@ -106,6 +106,8 @@ class WorkOutcome:
     """Of a job that was read; its request is then the payload."""
     time_limit_s: float = 0.0
     """The same."""
+    tags: Mapping[str, Any] = field(default_factory=dict)
+    """The same: its `limits.JOB_TAGS`."""
 
 
 class WorkerDied(Refusal):
@@ -263,8 +265,8 @@ class _Worker:
 def read_job(body: bytes, settings: RequestLimits) -> WorkOutcome:
     """Return the call and the request of a body for a job."""
     begun = time.monotonic()
-    name, request, limit_s = job_request(body, settings)
-    return WorkOutcome("", False, request, True, time.monotonic() - begun, name, limit_s)
+    name, request, limit_s, tags = job_request(body, settings)
+    return WorkOutcome("", False, request, True, time.monotonic() - begun, name, limit_s, tags)
 
 
 def slice_of(task: Task) -> bytes:
