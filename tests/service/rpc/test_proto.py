@@ -162,7 +162,11 @@ def request_messages() -> list[tuple[type[BaseModel], Any]]:
         for method in SERVICE.methods
         if method.name in CALL_OF
     ]
-    return [*found, (schemas.PlanOf, pb.PlanOf.DESCRIPTOR)]
+    return [
+        *found,
+        (schemas.PlanOf, pb.PlanOf.DESCRIPTOR),
+        (schemas.WebhookBody, pb.CreateWebhookRequest.DESCRIPTOR),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -191,6 +195,10 @@ def test_requests_have_the_fields_of_the_schemas(model, message):
         (answers.Relaxed, pb.Relaxed),
         (answers.JobAnswer, pb.Job),
         (answers.JobsAnswer, pb.ListJobsResponse),
+        (answers.NewWebhookAnswer, pb.Webhook),
+        (answers.WebhooksAnswer, pb.ListWebhooksResponse),
+        (answers.DeliveryAnswer, pb.WebhookDelivery),
+        (answers.DeliveriesAnswer, pb.ListDeliveriesResponse),
         (answers.PageAnswer, pb.Page),
         (answers.VersionAnswer, pb.GetVersionResponse),
         (answers.ProblemAnswer, pb.Problem),
