@@ -212,7 +212,7 @@ def test_a_defect_is_no_trace(service, monkeypatch):
     async def broken(*args: Any, **named: Any) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(service.engine, "list_jobs", broken)
+    monkeypatch.setattr(service.engine, "from_store", broken)
     data = problem(service.ask("GET", "/v1/jobs"), 500, "defect")
     assert "secret" not in json.dumps(data)
 

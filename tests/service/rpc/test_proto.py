@@ -162,11 +162,7 @@ def request_messages() -> list[tuple[type[BaseModel], Any]]:
         for method in SERVICE.methods
         if method.name in CALL_OF
     ]
-    return [
-        *found,
-        (schemas.PlanOf, pb.PlanOf.DESCRIPTOR),
-        (schemas.WebhookBody, pb.CreateWebhookRequest.DESCRIPTOR),
-    ]
+    return [*found, (schemas.PlanOf, pb.PlanOf.DESCRIPTOR)]
 
 
 @pytest.mark.parametrize(
@@ -179,6 +175,15 @@ def test_requests_have_the_fields_of_the_schemas(model, message):
         if field.message_type is None and not field.is_repeated and not field.has_presence:
             # Not to send it is to send its zero: that must mean the same to the schema.
             assert each.default == field.default_value, field.full_name
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [(schemas.WebhookBody, pb.CreateWebhookRequest), (schemas.JobWebhook, pb.JobWebhook)],
+    ids=lambda each: each.__name__,
+)
+def test_webhooks_are_asked_for_with_the_fields_of_the_schemas(model, message):
+    assert set(message.DESCRIPTOR.fields_by_name) == names(model)
 
 
 @pytest.mark.parametrize(
