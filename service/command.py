@@ -127,6 +127,14 @@ class ServeOptions:
         "serial"
     )
     ray_address: Annotated[str, typer.Option(metavar="ADDRESS", help="Ray cluster.")] = ""
+    webhook_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="HOST", help="Webhooks may lead to it; *.HOST for all below."),
+    ] = None
+    webhook_network: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NETWORK", help="Private addresses that they may lead to."),
+    ] = None
     insecure: Annotated[
         bool, typer.Option("--insecure", help="No tokens though others can reach it.")
     ] = False
@@ -160,6 +168,7 @@ def serve_command(options: ServeOptions) -> None:
         from service.settings.options import Options
         from service.settings.serving import Serving
         from service.telemetry import logs
+        from service.webhooks.addresses import destinations_of
     if options.log_level not in logs.LEVELS or options.log_format not in ("json", "text"):
         raise UsageError(
             f"--log-level {options.log_level} --log-format {options.log_format}",
@@ -181,7 +190,10 @@ def serve_command(options: ServeOptions) -> None:
         executor=options.executor,  # type: ignore[arg-type]  # looked at above
         ray_address=options.ray_address,
         page_workers=options.page_workers,
+        webhook_hosts=tuple(options.webhook_host or ()),
+        webhook_networks=tuple(options.webhook_network or ()),
     )
+    destinations_of(setup.webhook_hosts, setup.webhook_networks)
     if options.workers:
         setup = replace(setup, workers=options.workers)
     if options.job_workers >= 0:

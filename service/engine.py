@@ -28,12 +28,24 @@ from service.handlers.limits import DEFAULTS, SMALL_BODY, RequestLimits
 from service.handlers.problems import Refusal
 from service.jobs.leases import new_claim
 from service.jobs.queue import Jobs, cursor_number
-from service.jobs.records import Bounds, Event, JobQueueFull, JobView, NewJob, Reply, State
+from service.jobs.records import (
+    Bounds,
+    Event,
+    JobQueueFull,
+    JobView,
+    NewJob,
+    Reply,
+    State,
+)
 from service.jobs.store import CONNECTIONS, Store
 from service.jobs.work import JobWork
 from service.settings.options import Options
 from service.telemetry.snapshot import GroupCounts, Snapshot
 from service.tenants.groups import Priority, Tenants
+from service.webhooks.addresses import destinations_of
+from service.webhooks.delivery import DeliveryWork
+from service.webhooks.requests import job_tags
+from service.webhooks.sender import Sender
 from service.worker_pool.pool import (
     CALLS_MODULE,
     Progress,
@@ -180,9 +192,12 @@ class Engine:
                 lease_s=options.lease_s,
                 retention_s=options.retention_s,
                 claim_s=2 * settings.hard_s + 60.0,
+                history_s=options.history_s,
+                webhooks_per_owner=options.webhooks_per_owner,
             ),
             tenants=self.tenants,
         )
+        self.destinations = destinations_of(options.webhook_hosts, options.webhook_networks)
         self._store = store
         self._calls: Mapping[str, Any] = importlib.import_module(module).CALLS
         self._pool = WorkerPool(options.workers + options.spare_workers, settings, module)
@@ -205,6 +220,8 @@ class Engine:
         self._refused: Counter[str] = Counter()
         self._quota_refused: Counter[str] = Counter()
         self._job_work = JobWork(self.jobs, settings, options, self._in_store, self._tell_watchers)
+        sender = Sender(self.destinations)
+        self._deliveries = DeliveryWork(store, self.jobs.webhooks, sender, self._in_store)
 
     # Life
 
@@ -216,6 +233,7 @@ class Engine:
         """Start workers, and what works on jobs and looks after the store."""
         await asyncio.gather(*(pool.start() for pool in self._pools))
         self._job_work.start(self._job_pool, self._page_pool, self._calls)
+        self._deliveries.start()
 
     async def ready(self) -> None:
         """Raise `Refusal` 503 unless requests would be answered now."""
@@ -251,6 +269,7 @@ class Engine:
         for flight in flights:
             flight.cancel()
         await self._job_work.close(max(0.0, end_s - time.monotonic()) + self.options.grace_s)
+        await self._deliveries.close(self.options.grace_s)
         await asyncio.gather(*flights, return_exceptions=True)
         await asyncio.gather(*(pool.close() for pool in self._pools))
         self._threads.shutdown()
@@ -265,7 +284,7 @@ class Engine:
             self._turns.n_held,
             len(self._cache),
             self._cache.n_bytes,
-            {**self._counts, **self._job_work.counted},
+            {**self._counts, **self._job_work.counted, **self._deliveries.counted},
             dict(self._refused),
             sum(pool.n_alive for pool in self._pools),
             sum(pool.n_deaths for pool in self._pools),
@@ -582,11 +601,13 @@ class Engine:
         caller: Caller,
         idempotency_key: str = "",
         time_limit_s: float = 0.0,
+        tags: Mapping[str, Any] = {},
     ) -> JobView:
         """Accept a job and return it: its row is committed, and it will end exactly once.
 
         A request that cannot be read is refused here. A repeated one is answered from the store.
-        Raises `Refusal`.
+        `tags` are labels and a webhook, as `service.handlers.schemas.JobBody` has them. Raises
+        `Refusal`.
         """
         with self._counted():
             self._check_call(name, caller)
@@ -595,6 +616,7 @@ class Engine:
             self._check_open()
             check_key(idempotency_key)
             body = request_body(body)
+            given = job_tags(tags, caller.name, self.destinations)
             with self._admitted(caller):
                 read = await self._soon(Task("read", name, body), caller)
                 try:
@@ -608,9 +630,10 @@ class Engine:
                             time_limit_s,
                             caller.group.name,
                             caller.priority,
+                            given,
                         ),
                         key=idempotency_key,
-                        fingerprint=cache_key(f"job {time_limit_s!r} {name}", body).hex(),
+                        fingerprint=_fingerprint(name, body, time_limit_s, tags),
                     )
                 except JobQueueFull as problem:
                     problem.retry_after_s = min(
@@ -619,6 +642,7 @@ class Engine:
                     raise
             self._counts["jobs_accepted"] += 1
             self._job_work.look()
+            self._tell_watchers()
             return job
 
     async def waited(
@@ -671,7 +695,9 @@ class Engine:
             with self._counted():
                 raise self._no_such_call(read.call)
         request = read.payload or b""
-        return await self.submit(read.call, request, caller, idempotency_key, read.time_limit_s)
+        return await self.submit(
+            read.call, request, caller, idempotency_key, read.time_limit_s, read.tags
+        )
 
     async def get_job(self, job_id: str, caller: Caller) -> JobView:
         """Return a job of the caller's; `Refusal` 404."""
@@ -730,6 +756,23 @@ class Engine:
 
     async def watch(self, job_id: str, caller: Caller, after: int = 0) -> AsyncIterator[Event]:
         """Yield what happens to a job, from event `after` + 1 until it has ended."""
+        with self.watching(caller):
+            while True:
+                await check_known(caller)
+                news = self.news
+                job, events = await self._read(
+                    caller, self.jobs.events, job_id, caller.sees, after
+                )
+                for event in events:
+                    yield event
+                    after = event.n
+                if job.is_final:
+                    return
+                await self.wait_for(news, self.options.poll_s)
+
+    @contextlib.contextmanager
+    def watching(self, caller: Caller) -> Any:
+        """Count a stream of events that a caller opens; `Refusal` 429 where there are too many."""
         with self._counted():
             self._rates.take(caller.name)
             if self._n_watchers.total() >= self.options.watchers:
@@ -739,26 +782,46 @@ class Engine:
                 raise overloaded(f"{maximum} streams of events of yours are open", 5.0)
             self._n_watchers[caller.name] += 1
             try:
-                while True:
-                    await check_known(caller)
-                    news = self._news
-                    job, events = await self._read(
-                        caller, self.jobs.events, job_id, caller.sees, after
-                    )
-                    for event in events:
-                        yield event
-                        after = event.n
-                    if job.is_final:
-                        return
-                    self._check_open()
-                    # wait_for of Python 3.11 loses a cancellation that comes with the news.
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(self.options.poll_s):
-                            await news.wait()
+                yield
             finally:
                 self._n_watchers[caller.name] -= 1
                 if not self._n_watchers[caller.name]:
                     del self._n_watchers[caller.name]
+
+    @property
+    def news(self) -> asyncio.Event:
+        """Set when this process changes a job the next time."""
+        return self._news
+
+    async def wait_for(self, news: asyncio.Event, most_s: float) -> None:
+        """Return when there is news, or after `most_s`; `Refusal` 503 where the service stops."""
+        self._check_open()
+        # wait_for of Python 3.11 loses a cancellation that comes with the news.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(most_s):
+                await news.wait()
+
+    async def from_store(
+        self, caller: Caller, work: Callable[..., Found], *args: Any, **named: Any
+    ) -> Found:
+        """Return what some work reads or writes in the store for a caller, within his rate."""
+        with self._counted():
+            self._rates.take(caller.name)
+            return await self._read(caller, work, *args, **named)
+
+    async def version(self) -> int:
+        """Return the version of the last change of any job."""
+        return await self._in_store(self.jobs.changes.version)
+
+    def look_for_deliveries(self) -> None:
+        """Send what is due to webhooks, at once."""
+        self._deliveries.look()
+
+    async def read_store(
+        self, caller: Caller, work: Callable[..., Found], *args: Any, **named: Any
+    ) -> Found:
+        """Return the same for a stream that is counted already."""
+        return await self._read(caller, work, *args, **named)
 
     async def result(self, job_id: str, caller: Caller) -> CallAnswer:
         """Return the whole answer of a job; `Refusal` 404, 409 not ended, 410 expired, its own."""
@@ -825,6 +888,7 @@ class Engine:
             self._turns.give(time.monotonic() - begun_s, caller.name, share)
 
     def _tell_watchers(self) -> None:
+        self._deliveries.look()
         self._news.set()
         self._news = asyncio.Event()
 
@@ -852,6 +916,12 @@ def check_key(key: str) -> None:
 def cache_key(name: str, body: bytes) -> bytes:
     """Return the key of a call with this very body."""
     return hashlib.sha256(name.encode() + b"\0" + body).digest()
+
+
+def _fingerprint(name: str, body: bytes, time_limit_s: float, tags: Mapping[str, Any]) -> str:
+    """Return what must be the same where a submission is repeated under its key."""
+    given = f" {json.dumps(tags, sort_keys=True)}" if tags else ""
+    return cache_key(f"job {time_limit_s!r} {name}{given}", body).hex()
 
 
 def _told(listeners: list[Progress]) -> Progress:

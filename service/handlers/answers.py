@@ -503,12 +503,75 @@ class JobAnswer(AnswerBody):
     group: str
     """Group of its owner when it was submitted."""
     priority: Literal["urgent", "normal", "background"]
+    labels: dict[str, str]
+    resource_version: int
+    """Of its last change: the larger, the later among all jobs."""
 
 
 class JobsAnswer(AnswerBody):
     """A page of jobs, the newest first."""
 
     jobs: list[JobAnswer]
+    next_cursor: str
+    """Empty after the last page."""
+    resource_version: int
+    """To watch from: that of the first page misses nothing that comes after it."""
+
+
+class WebhookAnswer(AnswerBody):
+    """An address that is told of jobs; its secret is not shown."""
+
+    webhook_id: str
+    owner: str
+    url: str
+    states: list[str]
+    """States that it is told of."""
+    labels: str
+    """Selector of the jobs that it is told of; empty for all."""
+    job_id: str
+    """The only job that it is told of; empty for all."""
+    created_at: float
+    n_dropped: int
+    """Changes that it is not told of, because too many deliveries waited."""
+
+
+class NewWebhookAnswer(WebhookAnswer):
+    """A webhook that was registered, with its secret, which is not shown again."""
+
+    secret: str
+
+
+class WebhooksAnswer(AnswerBody):
+    """A page of webhooks, the oldest first."""
+
+    webhooks: list[WebhookAnswer]
+    next_cursor: str
+    """Empty after the last page."""
+
+
+class DeliveryAnswer(AnswerBody):
+    """What is sent to a webhook; times of day in seconds since 1970."""
+
+    delivery_id: str
+    """The header `webhook-id` of every attempt."""
+    webhook_id: str
+    job_id: str
+    type: str
+    """`job.succeeded` and so on; `webhook.test`."""
+    state: Literal["WAITING", "DELIVERED", "FAILED"]
+    attempts: int
+    status: int | None
+    """Of the last answer over HTTP."""
+    error: str
+    """Why the last attempt failed."""
+    created_at: float
+    finished_at: float | None
+
+
+class DeliveriesAnswer(AnswerBody):
+    """A page of deliveries of a webhook, the newest first."""
+
+    deliveries: list[DeliveryAnswer]
     next_cursor: str
     """Empty after the last page."""
 

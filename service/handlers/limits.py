@@ -131,16 +131,26 @@ SMALL_BODY = 16_384
 """Bytes of a body that is read at once, in less than a millisecond; a worker reads larger ones."""
 
 
-def job_request(body: bytes, settings: RequestLimits = DEFAULTS) -> tuple[str, bytes, float]:
-    """Return call, request and time limit (s) of a body for /v1/jobs; `Refusal` 400, 413, 422."""
+JOB_TAGS = ("labels", "webhook")
+"""Fields of a body for /v1/jobs that say nothing of the work."""
+
+
+def job_request(
+    body: bytes, settings: RequestLimits = DEFAULTS
+) -> tuple[str, bytes, float, dict[str, Any]]:
+    """Return call, request, time limit (s) and `JOB_TAGS` of a body for /v1/jobs.
+
+    Raises `Refusal` 400, 413, 422.
+    """
     data = json_body(body, settings)
     if not isinstance(data, dict):
         raise refused("malformed", "the body is no JSON object", 400)
     check_data(data, settings)
-    unknown = data.keys() - {"call", "request", "time_limit_s"}
+    unknown = data.keys() - {"call", "request", "time_limit_s", *JOB_TAGS}
     name, value, limit_s = data.get("call"), data.get("request"), data.get("time_limit_s", 0.0)
     if unknown:
-        detail = f"unknown field {min(unknown)[:40]!r}: call, request, time_limit_s"
+        known = ", ".join(("call", "request", "time_limit_s", *JOB_TAGS))
+        detail = f"unknown field {min(unknown)[:40]!r}: {known}"
         raise malformed(min(unknown), detail, 422)
     if not isinstance(name, str) or not isinstance(value, dict):
         field = "request" if isinstance(name, str) else "call"
@@ -150,7 +160,8 @@ def job_request(body: bytes, settings: RequestLimits = DEFAULTS) -> tuple[str, b
     if not is_number or not 0 <= limit_s <= settings.job_s:
         detail = f"time_limit_s: a number of seconds up to {settings.job_s:g}"
         raise malformed("time_limit_s", detail, 422)
-    return name, json.dumps(value).encode(), float(limit_s)
+    tags = {field: data[field] for field in JOB_TAGS if field in data}
+    return name, json.dumps(value).encode(), float(limit_s), tags
 
 
 def _no_number(name: str) -> Any:

@@ -292,6 +292,32 @@ class CheckSpecBody(Request, title="CheckSpecRequest"):
     document: Document
 
 
+JobState = Literal["PENDING", "RUNNING", "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED"]
+
+
+class WebhookBody(Request, title="WebhookRequest"):
+    """An address that is told when jobs come into some states, in signed requests."""
+
+    url: str
+    """https://..., of a host that webhooks of this service may lead to."""
+    secret: str = ""
+    """`whsec_` and the base64 of 24 to 64 random bytes; one is made and returned without it."""
+    states: list[JobState] = []
+    """States that it is told of: SUCCEEDED, FAILED and CANCELLED without it."""
+    labels: str = ""
+    """Only jobs with such labels: a selector, as for the list of jobs."""
+
+
+class JobWebhook(Request):
+    """An address that is told of one job alone."""
+
+    url: str
+    secret: str
+    """`whsec_` and the base64 of 24 to 64 random bytes."""
+    states: list[JobState] = []
+    """States that it is told of: SUCCEEDED, FAILED and CANCELLED without it."""
+
+
 class JobBody(Request, title="JobRequest"):
     """A call to be worked on as a job."""
 
@@ -301,3 +327,7 @@ class JobBody(Request, title="JobRequest"):
     """What the call reads."""
     time_limit_s: float = Field(default=0.0, ge=0.0)
     """End the work after so many seconds with the best so far; 0: the limit of the service."""
+    labels: dict[str, str] = {}
+    """Names and values as Kubernetes has them, 32 at most: jobs are selected by them."""
+    webhook: JobWebhook | None = None
+    """Told when the job has ended."""

@@ -1,20 +1,25 @@
-"""Events of a job as a stream: text/event-stream."""
+"""Events of a job, and of the list of jobs, as a stream: text/event-stream."""
 
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from typing import TypeVar
 
 from starlette.responses import Response, StreamingResponse
 
 from service.access.caller import Caller
 from service.engine import Engine
+from service.feeds.jobs import FeedEvent, JobFeed, WatchTerms
 from service.handlers.problems import Refusal, malformed
 from service.http.exchange import SSE, HttpExchange
 from service.jobs.records import Event
 
+Item = TypeVar("Item")
+
 KEEP_ALIVE_S = 15.0
 """Time without events after which a watcher is told that the service is there."""
+HEADERS = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 async def watch_job(
@@ -26,39 +31,61 @@ async def watch_job(
         raise malformed("Last-Event-ID", f"Last-Event-ID: {last[:40]!r} is no number")
     after = int(last)
     job = await engine.get_job(job_id, caller)
-    headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
     if job.is_final and after >= job.n_events:
-        return Response(None, 204, headers)  # tells a browser not to come back
+        return Response(None, 204, HEADERS)  # tells a browser not to come back
+    return await _stream(engine.watch(job_id, caller, after), _job_event, exchange.id)
+
+
+async def watch_jobs(
+    feed: JobFeed, exchange: HttpExchange, caller: Caller, terms: WatchTerms
+) -> Response:
+    """Return the stream of changes of the caller's jobs."""
+    return await _stream(feed.watch(caller, terms), _change, exchange.id)
+
+
+def _job_event(event: Event) -> bytes:
+    kind = "state" if "state" in event.data else "progress"
+    return f"id: {event.n}\nevent: {kind}\ndata: {json.dumps(dict(event.data))}\n\n".encode()
+
+
+def _change(event: FeedEvent) -> bytes:
+    data = json.dumps(event.to_json())
+    return f"id: {event.version}\nevent: {event.kind.lower()}\ndata: {data}\n\n".encode()
+
+
+async def _stream(
+    events: AsyncIterator[Item], text: Callable[[Item], bytes], request_id: str
+) -> Response:
     # The first event, or a refusal, before there is a status.
-    events = engine.watch(job_id, caller, after)
     first = await _next(events)
-    return StreamingResponse(_event_stream(events, first, exchange.id), 200, headers, SSE)
+    return StreamingResponse(_event_stream(events, first, text, request_id), 200, HEADERS, SSE)
 
 
-async def _next(events: AsyncIterator[Event]) -> Event | None:
+async def _next(events: AsyncIterator[Item]) -> Item | None:
     async for event in events:
         return event
     return None
 
 
 async def _event_stream(
-    events: AsyncIterator[Event], event: Event | None, request_id: str
+    events: AsyncIterator[Item],
+    event: Item | None,
+    text: Callable[[Item], bytes],
+    request_id: str,
 ) -> AsyncIterator[bytes]:
     """Yield events as text/event-stream; a comment where nothing happens for a while."""
-    waiting: asyncio.Task[Event | None] | None = None
+    waiting: asyncio.Task[Item | None] | None = None
     try:
         while event is not None:
-            kind = "state" if "state" in event.data else "progress"
-            data = json.dumps(dict(event.data))
-            yield f"id: {event.n}\nevent: {kind}\ndata: {data}\n\n".encode()
+            yield text(event)
             waiting = asyncio.ensure_future(_next(events))
             while not (await asyncio.wait({waiting}, timeout=KEEP_ALIVE_S))[0]:
                 yield b": still here\n\n"
             try:
                 event = waiting.result()
             except Refusal as problem:
-                text = json.dumps(problem.to_json(request_id))
-                yield f"event: problem\ndata: {text}\n\n".encode()
+                data = json.dumps(problem.to_json(request_id))
+                yield f"event: problem\ndata: {data}\n\n".encode()
                 return
     finally:
         if waiting is not None and not waiting.done():

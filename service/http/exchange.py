@@ -40,7 +40,7 @@ class Operation:
     """One method of one path."""
 
     id: str
-    method: Literal["GET", "POST"]
+    method: Literal["GET", "POST", "DELETE"]
     path: str
     title: str
     tag: str

@@ -41,6 +41,8 @@ from service.jobs.accounts import (
     next_job,
     uses_of,
 )
+from service.jobs.changes import Changes, JobFilter, Kind
+from service.jobs.feed_tables import labels
 from service.jobs.idempotency import Keys, key_conflict, key_in_use
 from service.jobs.leases import Watcher, is_abandoned, is_gone, new_claim, this_process
 from service.jobs.records import (
@@ -76,6 +78,7 @@ from service.jobs.store import (
     opened_store,
     results,
 )
+from service.jobs.webhooks import Webhooks
 from service.tenants.groups import Group, Tenants
 from service.tenants.quotas import QuotaUse
 
@@ -129,6 +132,8 @@ class Jobs(Keys):
         self.tenants = tenants or Tenants()
         self.holder = holder or this_process()
         self._watcher = Watcher(bounds.lease_s, monotonic)
+        self.webhooks = Webhooks(store, bounds)
+        self.changes = Changes(store, bounds, _view, self.webhooks.put)
 
     # Submission
 
@@ -175,6 +180,7 @@ class Jobs(Keys):
                 "turn": self._turn(connection, new),
                 "tenant": new.tenant,
                 "priority": new.priority,
+                "labels": json.dumps(dict(new.tags.labels)),
             }
             if sha256:
                 job |= {"state": State.SUCCEEDED.value, "sha256": sha256, "complete": True}
@@ -183,6 +189,10 @@ class Jobs(Keys):
             else:
                 join_line(connection, new.tenant, new.priority)
             connection.execute(insert(jobs).values(job))
+            self.changes.label(connection, job_id, new.tags.labels)
+            if new.tags.webhook is not None:
+                self.webhooks.add(connection, new.tags.webhook, job_id)
+            self.changes.note(connection, job_id, Kind.ADDED)
             self._tell(connection, job_id, [{"state": job["state"]}])
             return _view(_row(connection, job_id))
 
@@ -587,6 +597,8 @@ class Jobs(Keys):
             for i, each in enumerate(data)
         ]
         connection.execute(insert(events), rows)
+        if any("state" in each for each in data):
+            self.changes.note(connection, job_id)
 
     # Reading
 
@@ -607,16 +619,9 @@ class Jobs(Keys):
 
         Jobs that come while pages are read move nothing.
         """
-        wanted = select(*VIEWED).order_by(jobs.c.seq.desc()).limit(limit + 1)
-        if owner is not None:
-            wanted = wanted.where(jobs.c.owner == owner)
-        if state is not None:
-            wanted = wanted.where(jobs.c.state == state.value)
-        if cursor:
-            wanted = wanted.where(jobs.c.seq < cursor_number(cursor))
-        rows = self.store.read(lambda connection: connection.execute(wanted).all())
-        more = len(rows) > limit
-        return [_view(row) for row in rows[:limit]], str(rows[limit - 1].seq) if more else ""
+        before = cursor_number(cursor) if cursor else None
+        found = self.changes.page(owner, JobFilter(state), before=before, limit=limit)
+        return list(found.jobs), found.next_cursor
 
     def note(self, job_id: str, data: Mapping[str, Any]) -> None:
         """Keep what a page calls a job and where its answer stands, as long as its events.
@@ -761,7 +766,7 @@ class Jobs(Keys):
         job stays as EXPIRED for a while, then goes too.
         """
         now_s = self.store.tick()
-        n = 0
+        n = self.changes.trim(now_s) + self.webhooks.clean_up(now_s)
         while True:
             changed = self.store.write(lambda connection: self._clean(connection, now_s))
             n += changed
@@ -781,7 +786,11 @@ class Jobs(Keys):
         expired = State.EXPIRED.value
         gone = [row.job_id for row in rows if row.state == expired]
         fresh = [row.job_id for row in rows if row.state != expired]
+        for job_id in gone:
+            self.changes.note(connection, job_id, Kind.DELETED)
         connection.execute(delete(jobs).where(jobs.c.job_id.in_(gone)))
+        connection.execute(delete(labels).where(labels.c.job_id.in_(gone)))
+        self.webhooks.forget_jobs(connection, gone)
         for table in (events, job_rows):
             connection.execute(delete(table).where(table.c.job_id.in_([*gone, *fresh])))
         connection.execute(
@@ -859,4 +868,6 @@ def _view(row: Any) -> JobView:
         json.loads(row.problem) if row.problem else None,
         row.tenant,
         row.priority,
+        labels=json.loads(row.labels),
+        version=row.version,
     )

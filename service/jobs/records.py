@@ -52,6 +52,9 @@ class JobView:
     tenant: str = OPEN_GROUP
     """Group of its owner when it was submitted."""
     priority: int = Priority.NORMAL.value
+    labels: Mapping[str, str] = field(default_factory=dict)
+    version: int = 0
+    """Resource version of its last change; 0 where that was before there were any."""
 
     @property
     def etag(self) -> str:
@@ -82,6 +85,8 @@ class JobView:
             "problem": dict(self.problem) if self.problem else None,
             "group": self.tenant,
             "priority": Priority(self.priority).label,
+            "labels": dict(self.labels),
+            "resource_version": self.version,
         }
 
 
@@ -146,6 +151,29 @@ class KeptRows:
 
 
 @dataclass(frozen=True, slots=True)
+class NewWebhook:
+    """An address that is told of changes of jobs, as it is registered."""
+
+    owner: str
+    url: str
+    secret: str
+    """`whsec_` and base64, as Standard Webhooks has it."""
+    states: tuple[str, ...]
+    """States that it is told of, when jobs come into them."""
+    selector: str = ""
+    """Only jobs with such labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobTags:
+    """What a job is given besides its work."""
+
+    labels: Mapping[str, str] = field(default_factory=dict)
+    webhook: NewWebhook | None = None
+    """Told of this job alone."""
+
+
+@dataclass(frozen=True, slots=True)
 class NewJob:
     """A call to be worked on, as it is submitted."""
 
@@ -157,6 +185,7 @@ class NewJob:
     tenant: str = OPEN_GROUP
     """Group of the owner."""
     priority: int = Priority.NORMAL.value
+    tags: JobTags = JobTags()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +215,14 @@ class Bounds:
     """How long an idempotency key is remembered."""
     claim_s: float = 300.0
     """How long an idempotency key may be in use for a call that is answered at once."""
+    history_s: float = 86_400.0
+    """How long changes of jobs are kept, for watchers that come back."""
+    history_rows: int = 100_000
+    """Changes that are kept at most."""
+    webhooks_per_owner: int = 20
+    """Webhooks that an owner has registered; those of single jobs are not counted."""
+    deliveries_per_owner: int = 10_000
+    """Deliveries of one owner that wait; what comes on top is dropped."""
 
 
 @dataclass(frozen=True, slots=True)

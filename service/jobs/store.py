@@ -31,7 +31,6 @@ from sqlalchemy import (
     Index,
     Integer,
     LargeBinary,
-    MetaData,
     String,
     Table,
     Text,
@@ -50,13 +49,14 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from service.handlers.problems import Refusal
+from service.jobs.feed_tables import FEED_TABLES, ID, add_feed, begin_feed, tables
 from service.tenants.groups import OPEN_GROUP, Priority
 
 Found = TypeVar("Found")
 
 log = logging.getLogger("planner.service")
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 """Version of the tables below; raised with every change of them, and `MIGRATIONS` with it."""
 CREATION_LOCK = 0x706C616E6E6572
 """Advisory lock of PostgreSQL under which the tables are created: `planner` in ASCII."""
@@ -73,9 +73,6 @@ LONGEST_PAUSE_S = 1.0
 CONNECTIONS = 8
 """Connections, and so threads that may talk to the store at a time."""
 
-_Id = BigInteger().with_variant(Integer, "sqlite")  # SQLite counts by itself only in INTEGER
-
-tables = MetaData()
 store_row = Table(
     "planner_store",
     tables,
@@ -87,7 +84,7 @@ store_row = Table(
 jobs = Table(
     "planner_jobs",
     tables,
-    Column("seq", _Id, primary_key=True, autoincrement=True),  # order of arrival
+    Column("seq", ID, primary_key=True, autoincrement=True),  # order of arrival
     Column("job_id", String(32), nullable=False, unique=True),
     Column("owner", String(200), nullable=False),
     Column("call", String(40), nullable=False),
@@ -114,6 +111,8 @@ jobs = Table(
     Column(
         "charged_s", Float, nullable=False, server_default="0"
     ),  # CPU seconds, of all its leases
+    Column("labels", Text, nullable=False, server_default="{}"),  # JSON
+    Column("version", BigInteger, nullable=False, server_default="0"),  # of its last change
     Index("planner_jobs_state", "state", "turn", "seq"),
     Index("planner_jobs_tenant", "state", "tenant", "priority", "turn", "seq"),
     Index("planner_jobs_owner", "owner", "seq"),
@@ -222,9 +221,15 @@ MIGRATIONS: Mapping[int, Callable[[Connection], None]] = {
     1: _add_turns,
     2: _add_rows,
     3: _add_tenants,
+    4: add_feed,
 }
 """What makes the next version of the tables of a version, within one transaction."""
-ADDED = {job_rows.name: 3, shares.name: 4, usage.name: 4}
+ADDED = {
+    job_rows.name: 3,
+    shares.name: 4,
+    usage.name: 4,
+    **{table.name: 5 for table in FEED_TABLES},
+}
 """Tables that came later than the first version, with theirs."""
 
 
@@ -348,11 +353,17 @@ class Store:
         self.patience_s = patience_s
         self.last_written_s = -math.inf
         """When something was committed last, by the monotonic clock."""
+        self.before_commit: Callable[[Connection], object] = lambda connection: None
+        """Last statements of every transaction that writes."""
         self.monotonic, self.wall, self._pause = clock.monotonic, clock.wall, clock.pause
         self._reserve_bytes = reserve_bytes
         self._last_tick_s = clock.monotonic()
         self._engine = self._sqlite() if self.is_sqlite else self._postgresql()
         self._writing = self._engine.execution_options(planner_writes=True)
+        # SQLite reads as of one moment anyhow; a server does so only where it is told to.
+        self._snapshot = self._engine
+        if not self.is_sqlite:
+            self._snapshot = self._engine.execution_options(isolation_level="REPEATABLE READ")
         try:
             self.write(self._create)
         except BaseException:
@@ -428,6 +439,7 @@ class Store:
             tables.create_all(connection)
             row = {"id": 1, "version": SCHEMA_VERSION, "elapsed_s": 0.0, "wall_s": self.wall()}
             connection.execute(insert(store_row).values(row))
+            begin_feed(connection, self.wall())
             return
         expected = {t.name for t in tables.sorted_tables if ADDED.get(t.name, 1) <= result}
         missing = expected - set(inspect(connection).get_table_names())
@@ -445,6 +457,7 @@ class Store:
                 f"{self.name} has tables of version {result}, this release reads {SCHEMA_VERSION}",
                 "start the release that made them, or name another database",
             )
+        begin_feed(connection, self.wall())
 
     def close(self) -> None:
         """Close all connections."""
@@ -454,13 +467,23 @@ class Store:
         """Return what `work` finds; `StoreUnavailable` where the database does not answer."""
         return self._repeated(self._engine, work)
 
+    def snapshot(self, work: Callable[[Connection], Found]) -> Found:
+        """Return what `work` finds where all that it reads is as of one moment."""
+        return self._repeated(self._snapshot, work)
+
     def write(self, work: Callable[[Connection], Found]) -> Found:
         """Return what `work` finds once it is committed; it may be called several times.
 
         Raises `StoreFull` where there is no space, `StoreUnavailable` where the database does
         not answer.
         """
-        found = self._repeated(self._writing, work)
+
+        def whole(connection: Connection) -> Found:
+            found = work(connection)
+            self.before_commit(connection)
+            return found
+
+        found = self._repeated(self._writing, whole)
         self.last_written_s = self.monotonic()
         return found
 
@@ -540,6 +563,13 @@ class Store:
         elapsed_s = self.write(work)
         self._last_tick_s = now_s
         return elapsed_s
+
+    def reckoned_s(self) -> float:
+        """Return what `tick` would make of the store's clock; nothing is written."""
+        row = self.read(lambda connection: connection.execute(select(store_row)).one())
+        most_s = self.monotonic() - self._last_tick_s
+        reckoned: float = row.elapsed_s + min(max(0.0, self.wall() - row.wall_s), most_s)
+        return reckoned
 
 
 def elapsed_s(connection: Connection) -> float:

@@ -15,7 +15,7 @@ PROBLEMS: Mapping[int, tuple[str, str]] = {
     404: ("Unknown", "There is no such job or call, or it is not one's own."),
     408: ("SlowBody", "The body did not arrive in time."),
     409: ("Conflict", "The job has no answer yet, or the idempotency key is in use."),
-    410: ("Expired", "The result has expired: submit the request again."),
+    410: ("Expired", "It is not kept any more: submit the request, or list the jobs, again."),
     413: ("TooLarge", "The body, or a document in it, is larger than the limits allow."),
     415: ("WrongMediaType", "The body is not application/json, or is compressed."),
     421: ("WrongHost", "The service is not called by this name."),
@@ -61,7 +61,7 @@ _HEADERS: Mapping[str, tuple[str, Data]] = {
     ),
     "ETag": ("Content hash of the request: send it as If-None-Match.", {"type": "string"}),
     "Link": ('With `rel="deprecation"`: where the deprecation is described.', {"type": "string"}),
-    "Location": ("Address of the job.", {"type": "string"}),
+    "Location": ("Address of what was made: of the job, of the webhook.", {"type": "string"}),
     "Preference-Applied": ("What of `Prefer` was followed (RFC 7240).", {"type": "string"}),
     "Retry-After": ("Seconds until it is worth asking again.", {"type": "integer", "minimum": 0}),
     "Sunset": (
@@ -140,6 +140,8 @@ def answer_headers(each: Operation, status: int) -> Data:
     """Return the headers of an answer."""
     names = ["X-Request-Id", "Cache-Control"]
     has_etag = 304 in each.answers and status in (200, 304)
+    if status == 201:
+        names.append("Location")
     if status == 202:
         names += ["Location", "Retry-After"]
     if has_etag:

@@ -14,14 +14,16 @@ from starlette.responses import Response
 import planner
 from service.access.caller import Caller, CallerLeft
 from service.engine import CallAnswer, CallTerms, Engine
+from service.feeds.jobs import JobFeed, job_filter, watch_terms
 from service.handlers.calls import CALLS
-from service.handlers.problems import Refusal, malformed, refused
-from service.http.events import watch_job
+from service.handlers.problems import Refusal, refused
+from service.http.events import watch_job, watch_jobs
 from service.http.exchange import HttpExchange, Operation, wait_s, wants_job
-from service.jobs.records import JobView, State
+from service.jobs.records import JobView
 from service.rest.openapi import openapi_text
 from service.rest.operations import FACTS
 from service.rest.responses import (
+    NO_STORE,
     answer_response,
     exchange_of,
     job_of,
@@ -32,6 +34,7 @@ from service.rest.responses import (
     request_query,
     while_connected,
 )
+from service.rest.webhooks import WebhookEndpoints
 from service.telemetry.metrics import CONTENT_TYPE, Metrics
 
 log = logging.getLogger("planner.service")
@@ -48,6 +51,8 @@ class Endpoints:
 
     def __init__(self, engine: Engine, metrics: Metrics, root: str) -> None:
         self._engine, self._metrics, self._root = engine, metrics, root
+        self._feed = JobFeed(engine)
+        webhooks = WebhookEndpoints(engine, root)
         self._ready: tuple[float, Refusal | None] = (-math.inf, None)
         self._readiness: asyncio.Task[None] | None = None
         self._functions: Mapping[str, Endpoint] = {
@@ -56,8 +61,10 @@ class Endpoints:
             "getJob": self._get_job,
             "cancelJob": self._cancel_job,
             "watchJob": self._watch,
+            "watchJobs": self._watch_jobs,
             "getResult": self._result,
             "getUsage": self._usage,
+            **webhooks.functions,
             "getVersion": self._version,
             "getMetrics": self._metrics_text,
             "isAlive": self._livez,
@@ -129,17 +136,20 @@ class Endpoints:
         """Return a page of the caller's jobs."""
         _, caller = exchange_of(request)
         query = request_query(request)
-        state = query.get("state", "")
-        if state and state not in State.__members__:
-            raise malformed("state", f"state: one of {', '.join(State)}")
-        jobs, cursor = await self._engine.list_jobs(
-            caller,
-            query.get("cursor", ""),
-            State(state) if state else None,
-            query_limit(query, 50),
+        page = await self._feed.page(
+            caller, job_filter(query), query.get("cursor", ""), query_limit(query, 50)
         )
-        content = {"jobs": [job.to_json() for job in jobs], "next_cursor": cursor}
-        return json_response(content, 200, {"cache-control": "no-store"})
+        content = {
+            "jobs": [job.to_json() for job in page.jobs],
+            "next_cursor": page.next_cursor,
+            "resource_version": page.version,
+        }
+        return json_response(content, 200, NO_STORE)
+
+    async def _watch_jobs(self, request: Request) -> Response:
+        exchange, caller = exchange_of(request)
+        terms = watch_terms(request_query(request), exchange.header(b"last-event-id"))
+        return await watch_jobs(self._feed, exchange, caller, terms)
 
     async def _get_job(self, request: Request) -> Response:
         return job_response(await self._engine.get_job(*job_of(request)))

@@ -48,11 +48,16 @@ Mode = Literal["validation", "serialization"]
 Refs = Mapping[tuple[Any, Mode], Mapping[str, Any]]
 
 _STRING = {"type": "string"}
-_EVENTS = "Events `state`, `progress` and `problem`: lines `id:`, `event:` and `data:` with JSON."
+_LINES = "lines `id:`, `event:` and `data:` with JSON."
+_EVENTS = {
+    "watchJob": f"Events `state`, `progress` and `problem`: {_LINES}",
+    "watchJobs": f"Events `added`, `modified`, `deleted`, `bookmark`, `problem`: {_LINES}",
+}
 _ANSWERS = {
     200: "The answer.",
+    201: "It was made; its address is in the header Location.",
     202: "A job was accepted; its address is in the header Location.",
-    204: "Nothing more will happen to the job.",
+    204: "Nothing more will happen to the job, or it is gone.",
     304: "The caller has it already.",
 }
 _TITLES = {
@@ -211,13 +216,15 @@ def _schema(each: Operation, media: str, refs: Refs) -> Mapping[str, Any]:
     if media == TEXT:
         return _STRING
     if media == SSE:
+        if each.id != "watchJob":
+            return {**_STRING, "description": _EVENTS[each.id], "contentMediaType": SSE}
         data = [
             refs[model, "serialization"]
             for model in (answers.StateEvent, answers.ProgressEvent, answers.ProblemAnswer)
         ]
         return {
             **_STRING,
-            "description": _EVENTS,
+            "description": _EVENTS[each.id],
             "contentMediaType": SSE,
             "contentSchema": {"description": "`data:` of an event.", "anyOf": data},
         }

@@ -26,6 +26,7 @@ TAGS = {
     "plans": "Questions about plans: answered at once, or as a job where they are large.",
     "facts": "What the planner knows: accelerators and links, rules, what a file describes.",
     "jobs": "Work that takes longer: submitted, watched, read when it has ended.",
+    "webhooks": "Addresses that are told of jobs, in signed requests.",
     "service": "The service itself: health, version, metrics, this document.",
 }
 
@@ -74,6 +75,45 @@ PRIORITY = OperationParameter(
     "header",
     {"type": "string", "enum": list(PRIORITIES)},
     "How urgent it is; that of the caller's group without it, 403 above the group's highest.",
+)
+SELECTOR = OperationParameter(
+    "labels",
+    "query",
+    {"type": "string", "maxLength": 2000},
+    "Only jobs with such labels, as Kubernetes selects: `team=vision,stage!=old`, `a in (b,c)`.",
+)
+CALL = OperationParameter(
+    "call", "query", {"type": "string", "maxLength": 40}, "Only jobs of this call."
+)
+AFTER, BEFORE = (
+    OperationParameter(
+        f"created_{when}",
+        "query",
+        {"type": "string", "maxLength": 40},
+        f"Only jobs that came {when} it: 2025-11-29T08:00:00Z, or seconds since 1970.",
+    )
+    for when in ("after", "before")
+)
+VERSION = OperationParameter(
+    "resource_version",
+    "query",
+    {"type": "integer", "minimum": 0, "maximum": 2**53},
+    "Changes after it: of a list of jobs, or of the last event. Without it those from now on.",
+)
+TIMEOUT = OperationParameter(
+    "timeout_s",
+    "query",
+    {"type": "number", "minimum": 0, "maximum": 86400},
+    "The stream ends after so many seconds; with 0 after what there is.",
+)
+LAST_CHANGE = OperationParameter(
+    "Last-Event-ID",
+    "header",
+    {"type": "integer", "minimum": 0, "maximum": 2**53},
+    "In place of `resource_version`, as browsers send it when they come back.",
+)
+WEBHOOK_ID = OperationParameter(
+    "webhook_id", "path", {**_STRING, "pattern": "^[A-Za-z0-9]{1,32}$"}, "A webhook."
 )
 LAST_EVENT = OperationParameter(
     "Last-Event-ID", "header", {"type": "integer", "minimum": 0}, "Events up to it are left out."
@@ -162,7 +202,20 @@ def _job_operations() -> Iterator[Operation]:
         "A page of the caller's jobs; of all jobs for the role admin.",
         {200: (JSON, answers.JobsAnswer)},
         _READ,
-        parameters=(STATE, LIMIT, CURSOR),
+        parameters=(STATE, SELECTOR, CALL, AFTER, BEFORE, LIMIT, CURSOR),
+    )
+    yield Operation(
+        "watchJobs",
+        "GET",
+        "/v1/jobs:watch",
+        "What changes in one's own jobs, as server-sent events",
+        "jobs",
+        "Every change of the state of a job, in order, each with its `resource_version`; a"
+        " bookmark where nothing has changed for a while. Who comes back with the last version"
+        " misses nothing; 410 where that is too old: list the jobs again.",
+        {200: (SSE, None)},
+        (*_READ, 410),
+        parameters=(VERSION, SELECTOR, CALL, TIMEOUT, LAST_CHANGE),
     )
     yield Operation(
         "getJob",
@@ -210,6 +263,80 @@ def _job_operations() -> Iterator[Operation]:
         {200: (JSON, None), 304: ("", None)},
         (*_JOB, 409, 410, 413, 422, 504),  # the last three: why the job failed
         parameters=(JOB_ID, LIMIT, CURSOR, SO_FAR, IF_NONE_MATCH),
+    )
+
+
+def _webhook_operations() -> Iterator[Operation]:
+    one = (JSON, answers.WebhookAnswer)
+    yield Operation(
+        "createWebhook",
+        "POST",
+        "/v1/webhooks",
+        "Register an address that is told of one's jobs",
+        "webhooks",
+        "Its host must be one that webhooks of this service may lead to. The answer has the secret"
+        " that its requests are signed with, which is not shown again.",
+        {201: (JSON, answers.NewWebhookAnswer)},
+        (*_POST, 422, 507),
+        schemas.WebhookBody,
+        role="solve",
+    )
+    yield Operation(
+        "listWebhooks",
+        "GET",
+        "/v1/webhooks",
+        "One's own webhooks, the oldest first",
+        "webhooks",
+        "A page of the caller's webhooks, those of single jobs too; of all for the role admin.",
+        {200: (JSON, answers.WebhooksAnswer)},
+        _READ,
+        parameters=(LIMIT, CURSOR),
+    )
+    yield Operation(
+        "getWebhook",
+        "GET",
+        "/v1/webhooks/{webhook_id}",
+        "A webhook",
+        "webhooks",
+        "Where it leads and what it is told of; without its secret.",
+        {200: one},
+        _JOB,
+        parameters=(WEBHOOK_ID,),
+    )
+    yield Operation(
+        "deleteWebhook",
+        "DELETE",
+        "/v1/webhooks/{webhook_id}",
+        "Delete a webhook",
+        "webhooks",
+        "What was still to be sent is not sent.",
+        {204: ("", None)},
+        (*_JOB, 403),
+        role="solve",
+        parameters=(WEBHOOK_ID,),
+    )
+    yield Operation(
+        "testWebhook",
+        "POST",
+        "/v1/webhooks/{webhook_id}:test",
+        "Send a webhook a test",
+        "webhooks",
+        "The delivery is on its way; the list of deliveries says how it went. Without a body.",
+        {200: (JSON, answers.DeliveryAnswer)},
+        (*_POST, 404, 507),
+        role="solve",
+        parameters=(WEBHOOK_ID,),
+    )
+    yield Operation(
+        "listDeliveries",
+        "GET",
+        "/v1/webhooks/{webhook_id}/deliveries",
+        "What was sent to a webhook and what waits, the newest first",
+        "webhooks",
+        "A page of its deliveries, with the last answer of the receiver.",
+        {200: (JSON, answers.DeliveriesAnswer)},
+        _JOB,
+        parameters=(WEBHOOK_ID, LIMIT, CURSOR),
     )
 
 
@@ -285,6 +412,7 @@ def _service_operations() -> Iterator[Operation]:
 OPERATIONS = (
     *(_of_call(name, call) for name, call in CALLS.items()),
     *_job_operations(),
+    *_webhook_operations(),
     *_service_operations(),
 )
 """Everything that the REST transport answers."""

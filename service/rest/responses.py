@@ -17,6 +17,8 @@ from service.jobs.records import JobView
 
 Done = TypeVar("Done")
 
+NO_STORE = {"cache-control": "no-store"}
+
 
 def exchange_of(request: Request) -> tuple[HttpExchange, Caller]:
     """Return the exchange that a routed request is, and who asks."""
@@ -30,6 +32,12 @@ def job_of(request: Request) -> tuple[str, Caller]:
     exchange, caller = exchange_of(request)
     exchange.fields["job_id"] = request.path_params["job_id"][:64]
     return request.path_params["job_id"], caller
+
+
+def webhook_of(request: Request) -> tuple[str, Caller]:
+    """Return the webhook that the path names, and who asks."""
+    _, caller = exchange_of(request)
+    return request.path_params["webhook_id"], caller
 
 
 def request_query(request: Request) -> dict[str, str]:

@@ -16,20 +16,24 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import grpc
-from google.protobuf.message import DecodeError, Message
 
 import planner
 from service.access.admission import Cache
 from service.access.auth import Auth
 from service.access.caller import Caller
 from service.engine import CallAnswer, CallTerms, Engine
+from service.feeds.jobs import FeedEvent, JobFeed, moment_of, watch_terms
 from service.handlers.calls import CALLS
 from service.handlers.limits import RequestLimits
-from service.handlers.problems import Refusal, malformed, refused
+from service.handlers.problems import Refusal, malformed
+from service.jobs.changes import JobFilter
+from service.jobs.labels import read_selector
 from service.jobs.records import Event, JobView, State
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.convert import body_of, fill, message_of
 from service.rpc.gate import CALL_OF, NAME, SERVICE, Gate, GrpcExchange, Streamed, Unary, knows
+from service.rpc.messages import empty_response, message_bytes, page_limit, read_message
+from service.rpc.webhooks import WebhookMethods
 from service.telemetry.metrics import Metrics
 
 Found = TypeVar("Found")
@@ -60,6 +64,8 @@ class Grpc(Gate):
         tracer: Any = None,
     ) -> None:
         super().__init__(engine, auth, settings, metrics, tracer)
+        self._feed = JobFeed(engine)
+        self._webhooks = WebhookMethods(engine)
         self._written: Cache[_Written] = Cache(engine.options.cache_bytes)
 
     def handler(self) -> Any:
@@ -71,10 +77,12 @@ class Grpc(Gate):
             "CancelJob": self._cancel_job,
             "GetResult": self._result,
             "GetUsage": self._usage,
+            **self._webhooks.methods,
             "GetVersion": self._version,
         }
         streams: dict[str, Streamed] = {
             "WatchJob": self._watch,
+            "WatchJobs": self._watch_jobs,
             "SolveStream": self._solve_stream,
         }
         handlers = {}
@@ -103,11 +111,11 @@ class Grpc(Gate):
                 self.engine.repeated(name, exchange.caller)
                 exchange.fast = True
                 return self._sent(name, written, exchange)
-        message = _read(exchange.method, request)
+        message = read_message(exchange.method, request)
         body = await _soon(len(request), body_of, message, self.settings)
         if CALLS[name].size == "large":
-            return _bytes(_job(await self._submit(name, body, exchange, key)))
-        response = _response(exchange.method)
+            return message_bytes(_job(await self._submit(name, body, exchange, key)))
+        response = empty_response(exchange.method)
         if message.delivery.job:
             return _job_response(response, await self._submit(name, body, exchange, key))
         try:
@@ -139,7 +147,7 @@ class Grpc(Gate):
         assert exchange.caller is not None
         name, caller = "solve", exchange.caller
         key = exchange.header("idempotency-key")
-        message = _read(exchange.method, request)
+        message = read_message(exchange.method, request)
         body = await _soon(len(request), body_of, message, self.settings)
         deadline_s = exchange.deadline_s(self.settings)
         if not message.delivery.job:
@@ -149,7 +157,9 @@ class Grpc(Gate):
             work.add_done_callback(lambda _: news.put_nowait(None))
             try:
                 while (data := await news.get()) is not None:
-                    yield _bytes(pb.SolveStreamResponse(progress=message_of(data, pb.Progress)))
+                    yield message_bytes(
+                        pb.SolveStreamResponse(progress=message_of(data, pb.Progress))
+                    )
                 answer = work.result()
             except Refusal as problem:
                 if problem.code != "needs-job":
@@ -163,27 +173,33 @@ class Grpc(Gate):
                 # Also where it is done: a caller who left just then does not ask how it ended.
                 await asyncio.gather(work, return_exceptions=True)
         job = await self._submit(name, body, exchange, key)
-        yield _bytes(pb.SolveStreamResponse(job=_job(job)))
+        yield message_bytes(pb.SolveStreamResponse(job=_job(job)))
         async with contextlib.aclosing(self.engine.watch(job.job_id, caller)) as events:  # type: ignore[type-var]  # a generator
             async for event in events:
                 if "phase" in event.data:
                     progress = message_of(event.data, pb.Progress)
-                    yield _bytes(pb.SolveStreamResponse(progress=progress))
+                    yield message_bytes(pb.SolveStreamResponse(progress=progress))
         answer = await self.engine.result(job.job_id, caller)
         yield await _last(answer, message.delivery.form)
 
     # Jobs
 
     async def _submit(
-        self, name: str, body: bytes, exchange: GrpcExchange, key: str, time_limit_s: float = 0.0
+        self,
+        name: str,
+        body: bytes,
+        exchange: GrpcExchange,
+        key: str,
+        time_limit_s: float = 0.0,
+        tags: Mapping[str, Any] = {},
     ) -> JobView:
         assert exchange.caller is not None
-        job = await self.engine.submit(name, body, exchange.caller, key, time_limit_s)
+        job = await self.engine.submit(name, body, exchange.caller, key, time_limit_s, tags)
         exchange.fields["job_id"] = job.job_id
         return job
 
     async def _submit_job(self, request: bytes, exchange: GrpcExchange) -> bytes:
-        message = _read(exchange.method, request)
+        message = read_message(exchange.method, request)
         which = message.WhichOneof("request")
         if which is None:
             raise malformed("request", "a job without a request: set one of them", 422)
@@ -197,43 +213,69 @@ class Grpc(Gate):
             raise malformed("delivery", "delivery: a job's answer comes with GetResult", 422)
         body = await _soon(len(request), body_of, value, self.settings)
         key, name = exchange.header("idempotency-key"), which.replace("_", "-")
-        return _bytes(_job(await self._submit(name, body, exchange, key, limit_s)))
+        return message_bytes(
+            _job(await self._submit(name, body, exchange, key, limit_s, _tags(message)))
+        )
 
     async def _get_job(self, request: bytes, exchange: GrpcExchange) -> bytes:
-        job_id, caller = _job_of(_read(exchange.method, request), exchange)
-        return _bytes(_job(await self.engine.get_job(job_id, caller)))
+        job_id, caller = _job_of(read_message(exchange.method, request), exchange)
+        return message_bytes(_job(await self.engine.get_job(job_id, caller)))
 
     async def _cancel_job(self, request: bytes, exchange: GrpcExchange) -> bytes:
-        job_id, caller = _job_of(_read(exchange.method, request), exchange)
-        return _bytes(_job(await self.engine.cancel(job_id, caller)))
+        job_id, caller = _job_of(read_message(exchange.method, request), exchange)
+        return message_bytes(_job(await self.engine.cancel(job_id, caller)))
 
     async def _list_jobs(self, request: bytes, exchange: GrpcExchange) -> bytes:
         assert exchange.caller is not None
-        message = _read(exchange.method, request)
+        message = read_message(exchange.method, request)
         if message.state not in pb.Job.State.values():
             raise malformed("state", f"state: {message.state} is none of Job.State")
-        state = State(pb.Job.State.Name(message.state)) if message.state else None
-        jobs, cursor = await self.engine.list_jobs(
-            exchange.caller, message.cursor, state, _limit(message.limit, 50)
+        wanted = JobFilter(
+            State(pb.Job.State.Name(message.state)) if message.state else None,
+            message.call[:41],
+            read_selector(message.labels),
+            _moment(message, "created_after"),
+            _moment(message, "created_before"),
         )
-        return _bytes(pb.ListJobsResponse(jobs=map(_job, jobs), next_cursor=cursor))
+        page = await self._feed.page(
+            exchange.caller, wanted, message.cursor, page_limit(message.limit, 50)
+        )
+        return message_bytes(
+            pb.ListJobsResponse(
+                jobs=map(_job, page.jobs),
+                next_cursor=page.next_cursor,
+                resource_version=page.version,
+            )
+        )
+
+    async def _watch_jobs(self, request: bytes, exchange: GrpcExchange) -> AsyncIterator[bytes]:
+        assert exchange.caller is not None
+        message = read_message(exchange.method, request)
+        asked = {"resource_version": str(message.resource_version or "")}
+        asked |= {"labels": message.labels, "call": message.call}
+        if message.HasField("timeout_s"):
+            asked["timeout_s"] = repr(message.timeout_s)
+        watching = self._feed.watch(exchange.caller, watch_terms(asked))
+        async with contextlib.aclosing(watching) as events:  # type: ignore[type-var]  # a generator
+            async for event in events:
+                yield message_bytes(_change(event))
 
     async def _watch(self, request: bytes, exchange: GrpcExchange) -> AsyncIterator[bytes]:
-        message = _read(exchange.method, request)
+        message = read_message(exchange.method, request)
         job_id, caller = _job_of(message, exchange)
         if message.after < 0:
             raise malformed("after", f"after: {message.after} is the number of no event")
         watching = self.engine.watch(job_id, caller, message.after)
         async with contextlib.aclosing(watching) as events:  # type: ignore[type-var]  # a generator
             async for event in events:
-                yield _bytes(_event(event))
+                yield message_bytes(_event(event))
 
     async def _result(self, request: bytes, exchange: GrpcExchange) -> bytes:
-        message = _read(exchange.method, request)
+        message = read_message(exchange.method, request)
         job_id, caller = _job_of(message, exchange)
         by_page = bool(message.limit or message.cursor or message.so_far)
         if by_page:
-            limit = _limit(message.limit, 100)
+            limit = page_limit(message.limit, 100)
             answer = await self.engine.result_page(
                 job_id, caller, message.cursor, limit, message.so_far
             )
@@ -246,49 +288,23 @@ class Grpc(Gate):
         etags = exchange.header("if-none-match")
         response = pb.GetResultResponse(etag=answer.etag, complete=answer.complete)
         if etags and knows(etags, answer.etag):
-            return _bytes(response)
+            return message_bytes(response)
         return await _soon(len(answer.payload), _filled, response, kind, answer, message.form)
 
     async def _usage(self, request: bytes, exchange: GrpcExchange) -> bytes:
         assert exchange.caller is not None
-        message = _read(exchange.method, request)
+        message = read_message(exchange.method, request)
         found = await self.engine.usage(exchange.caller, message.group)
-        return _bytes(message_of(found, pb.Usage))
+        return message_bytes(message_of(found, pb.Usage))
 
     async def _version(self, request: bytes, exchange: GrpcExchange) -> bytes:
-        _read(exchange.method, request)
-        return _bytes(
+        read_message(exchange.method, request)
+        return message_bytes(
             pb.GetVersionResponse(version=planner.__version__, api="v1", calls=list(CALLS))
         )
 
 
 # Messages
-
-
-def _message_class(name: str) -> Any:
-    return getattr(pb, name)
-
-
-_REQUESTS = {method.name: _message_class(method.input_type.name) for method in SERVICE.methods}
-_RESPONSES = {method.name: _message_class(method.output_type.name) for method in SERVICE.methods}
-
-
-def _read(method: str, request: bytes) -> Any:
-    """Return the message of a request; `Refusal` 400 where the bytes are none."""
-    kind = _REQUESTS[method]
-    try:
-        return kind.FromString(request)
-    except DecodeError:
-        detail = f"the bytes are no {kind.DESCRIPTOR.full_name}, or nested too deeply"
-        raise refused("malformed", detail, 400) from None
-
-
-def _response(method: str) -> Any:
-    return _RESPONSES[method]()
-
-
-def _bytes(message: Message) -> bytes:
-    return bytes(message.SerializeToString())
 
 
 async def _soon(n_bytes: int, work: Callable[..., Found], *given: Any) -> Found:
@@ -306,12 +322,12 @@ def _filled(response: Any, kind: str, answer: CallAnswer, form: int) -> bytes:
         place = getattr(response, kind)
         place.SetInParent()
         fill(place, json.loads(answer.payload))
-    return _bytes(response)
+    return message_bytes(response)
 
 
 def _write(response: Any, answer: CallAnswer, form: int) -> _Written:
     response.etag = answer.etag
-    unchanged = _bytes(response)
+    unchanged = message_bytes(response)
     return _Written(answer, _filled(response, "answer", answer, form), unchanged)
 
 
@@ -324,7 +340,7 @@ async def _last(answer: CallAnswer, form: int) -> bytes:
     response = pb.SolveStreamResponse()
     response.response.etag = answer.etag
     inner = await _soon(len(answer.payload), _filled, response.response, "answer", answer, form)
-    return _bytes(pb.SolveStreamResponse(response=pb.SolveResponse.FromString(inner)))
+    return message_bytes(pb.SolveStreamResponse(response=pb.SolveResponse.FromString(inner)))
 
 
 def _job(job: JobView) -> pb.Job:
@@ -333,7 +349,7 @@ def _job(job: JobView) -> pb.Job:
 
 def _job_response(response: Any, job: JobView) -> bytes:
     response.job.CopyFrom(_job(job))
-    return _bytes(response)
+    return message_bytes(response)
 
 
 def _event(event: Event) -> pb.JobEvent:
@@ -345,13 +361,31 @@ def _event(event: Event) -> pb.JobEvent:
     return message
 
 
+def _change(event: FeedEvent) -> pb.JobChange:
+    kind = pb.JobChange.Type.Value(event.kind)
+    message = pb.JobChange(type=kind, resource_version=event.version)
+    if event.job is not None:
+        message.job.CopyFrom(message_of(event.job, pb.Job))
+    return message
+
+
+def _moment(message: Any, field: str) -> float | None:
+    """Return a time of day that a message may name."""
+    return moment_of(repr(getattr(message, field)), field) if message.HasField(field) else None
+
+
+def _tags(message: Any) -> dict[str, Any]:
+    """Return labels and webhook of a submission, as `schemas.JobBody` has them."""
+    tags: dict[str, Any] = {}
+    if message.labels:
+        tags["labels"] = dict(message.labels)
+    if message.HasField("webhook"):
+        asked = message.webhook
+        tags["webhook"] = {"url": asked.url, "secret": asked.secret, "states": list(asked.states)}
+    return tags
+
+
 def _job_of(message: Any, exchange: GrpcExchange) -> tuple[str, Caller]:
     assert exchange.caller is not None
     exchange.fields["job_id"] = message.job_id[:64]
     return message.job_id, exchange.caller
-
-
-def _limit(limit: int, default: int) -> int:
-    if not 0 <= limit <= 1_000:
-        raise malformed("limit", f"limit: {limit} is no number from 1 to 1000")
-    return limit or default

@@ -38,7 +38,11 @@ _STATUS = {
     507: _C.RESOURCE_EXHAUSTED,
 }
 """By the status that a problem has over HTTP."""
-_BY_CODE = {"key-in-use": _C.ABORTED, "key-reused": _C.INVALID_ARGUMENT}
+_BY_CODE = {
+    "key-in-use": _C.ABORTED,
+    "key-reused": _C.INVALID_ARGUMENT,
+    "history-trimmed": _C.OUT_OF_RANGE,
+}
 """Where the code of a problem tells more: ABORTED asks to try the same again."""
 
 

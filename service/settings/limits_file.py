@@ -32,6 +32,8 @@ NAMED = (
     "retention_s",
     "watchers",
     "watchers_per_caller",
+    "history_s",
+    "webhooks_per_owner",
     "page_items",
 )
 """Options that are limits."""

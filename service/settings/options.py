@@ -40,10 +40,18 @@ class Options:
     """Streams of events of jobs that are open at the same time."""
     watchers_per_caller: int = 64
     """The same of one caller."""
+    history_s: float = 86_400.0
+    """How long changes of jobs are kept for watchers that come back; later they list again."""
+    webhooks_per_owner: int = 20
+    """Webhooks that one caller may register; those of single jobs come on top."""
     page_items: int = 1_000
     """Most items in a page of a result."""
     executor: Literal["serial", "ray"] = "serial"
     """Executor of the searches of jobs; one worker process of ours has no processes of its own."""
+    webhook_hosts: tuple[str, ...] = ()
+    """Hosts that webhooks may lead to; without them there are none."""
+    webhook_networks: tuple[str, ...] = ()
+    """Networks of private addresses that they may lead to as well."""
     ray_address: str = ""
     """Ray cluster that jobs use with the executor `ray`; empty for one of their own, here."""
 

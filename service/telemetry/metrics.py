@@ -175,6 +175,18 @@ class _Engine(Collector):
             "planner_jobs_accepted": (now.counts.get("jobs_accepted", 0), "Jobs accepted here."),
             "planner_jobs_yielded": (now.counts.get("jobs_yielded", 0), "Jobs that made room."),
             "planner_jobs_finished": (now.counts.get("jobs_finished", 0), "Jobs finished here."),
+            "planner_webhooks_delivered": (
+                now.counts.get("webhooks_delivered", 0),
+                "Deliveries of webhooks that arrived.",
+            ),
+            "planner_webhooks_retried": (
+                now.counts.get("webhooks_retried", 0),
+                "Attempts of deliveries that failed and are repeated.",
+            ),
+            "planner_webhooks_failed": (
+                now.counts.get("webhooks_failed", 0),
+                "Deliveries of webhooks that were given up.",
+            ),
             "planner_answers_stopped": (
                 now.counts.get("stopped", 0),
                 "Answers with the best so far.",

@@ -20,7 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from typing import Any, Literal
 
@@ -108,6 +108,8 @@ class WorkOutcome:
     """The same."""
     cpu_s: float = 0.0
     """CPU time of the worker."""
+    tags: Mapping[str, Any] = field(default_factory=dict)
+    """The same: its `limits.JOB_TAGS`."""
 
 
 class WorkerDied(Refusal):
@@ -266,8 +268,8 @@ class _Worker:
 def read_job(body: bytes, settings: RequestLimits) -> WorkOutcome:
     """Return the call and the request of a body for a job."""
     begun = time.monotonic()
-    name, request, limit_s = job_request(body, settings)
-    return WorkOutcome("", False, request, True, time.monotonic() - begun, name, limit_s)
+    name, request, limit_s, tags = job_request(body, settings)
+    return WorkOutcome("", False, request, True, time.monotonic() - begun, name, limit_s, tags=tags)
 
 
 def slice_of(task: Task) -> bytes:

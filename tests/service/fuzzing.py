@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 
@@ -811,6 +812,34 @@ def keep_result(requests: Requests, name: str, answer: Any) -> None:
 
 
 TOKEN = "fuzz-0123456789abcdef"
+SECRET = "whsec_" + "A" * 32
+SELECTORS = (
+    "team=a",
+    "a!=b,!c",
+    "a in (b,c)",
+    "a notin ()",
+    "a in (",
+    "=",
+    ",",
+    "a=b,,c",
+    "x" * 300,
+    "a/b/c",
+    "\u00e9=1",
+)
+LABEL_TEXTS = ("team", "example.com/stage", "a" * 64, "", "-a", "a b", "a/", "A.b_c-1", "\u00e9")
+URLS = (
+    "https://hooks.invalid/x",
+    "http://127.0.0.1:9/",
+    "https://[::1]:1/",
+    "https://127.1/",
+    "https://0x7f000001/",
+    "https://hooks.invalid:99999/",
+    "https://a@hooks.invalid/",
+    "https://hooks.invalid\\@127.0.0.1/",
+    "file:///etc/passwd",
+    "https://hooks.invalid/\r\nx: y",
+    "",
+)
 ANSWER_TYPES = ("application/json", "application/problem+json", "text/plain", "text/event-stream")
 
 
@@ -849,12 +878,16 @@ class RestRequests:
         body = b""
         if operation.request is not None:
             headers.append((b"content-type", b"application/json"))
-            body = self._body(operation.call)
+            webhook = operation.id == "createWebhook"
+            body = self._webhook() if webhook else self._body(operation.call)
         path = operation.path.replace("{job_id}", self._job_id())
         if operation.id == "watchJob":  # of a job that runs, the stream would last as long
             headers.append((b"last-event-id", b"999999999"))
             path = operation.path.replace("{job_id}", rng.choice(self.jobs))
+        path = path.replace("{webhook_id}", self._job_id())
         query = self._query([p.name for p in operation.parameters if p.where == "query"])
+        if operation.id == "watchJobs":  # without an end it would last for ever
+            query = f"?timeout_s=0&labels={quote(rng.choice(SELECTORS))}"
         for parameter in operation.parameters:
             if parameter.where == "header" and rng.random() < 0.3:
                 name = parameter.name.lower().encode()
@@ -881,6 +914,13 @@ class RestRequests:
             path = self.mutator.text(path, 2).replace("\x00", "%00")
         return Sent(method, path + query, headers, body, operation.id)
 
+    def _webhook(self) -> bytes:
+        rng = self.rng
+        asked: Any = {"url": rng.choice(URLS), "secret": SECRET, "states": ["FAILED"]}
+        asked["labels"] = rng.choice(SELECTORS)
+        asked = self.mutator.data(asked) if rng.random() < 0.5 else asked
+        return json.dumps(asked).encode("utf-8", "surrogatepass")
+
     def _body(self, call: str) -> bytes:
         rng = self.rng
         from service.handlers.calls import CALLS
@@ -889,6 +929,10 @@ class RestRequests:
         request: Any = self.bodies.mutated(name) if rng.random() < 0.9 else self.bodies.valid(name)
         if not call:
             request = {"call": name, "request": request, "time_limit_s": 1}
+            if rng.random() < 0.3:
+                request["labels"] = {rng.choice(LABEL_TEXTS): rng.choice(LABEL_TEXTS)}
+            if rng.random() < 0.2:
+                request["webhook"] = {"url": rng.choice(URLS), "secret": SECRET}
             request = self.mutator.data(request) if rng.random() < 0.2 else request
         text = json.dumps(request)
         if rng.random() < 0.1:
@@ -935,6 +979,7 @@ class RestRequests:
                         "%00",
                         "%ff",
                         "SUCCEEDED",
+                        *map(quote, SELECTORS),
                         "tp002",
                         "TP002",
                         "h100-sxm-80gb",
@@ -1210,7 +1255,7 @@ class GrpcRequests:
 
     def next(self) -> tuple[str, bytes, tuple[tuple[str, Any], ...]]:
         """Return the method, the bytes and the metadata of the next request."""
-        from service.rpc.methods import _REQUESTS
+        from service.rpc.messages import _REQUESTS
 
         rng = self.rng
         method = rng.choice(self.methods)
@@ -1221,6 +1266,10 @@ class GrpcRequests:
             field = name.replace("-", "_")
             self._fill(getattr(message, field), self.bodies.mutated(name))
             message.time_limit_s = rng.choice((0.0, 1.0, -1.0, 1e9, float("nan"), float("inf")))
+            if rng.random() < 0.3:
+                message.labels[rng.choice(LABEL_TEXTS)] = rng.choice(LABEL_TEXTS)
+            if rng.random() < 0.2:
+                message.webhook.url, message.webhook.secret = rng.choice(URLS), SECRET
         elif name:
             self._fill(message, self.bodies.mutated(name))
         for field in message.DESCRIPTOR.fields:
@@ -1233,6 +1282,10 @@ class GrpcRequests:
                 )
             elif field.name in ("limit", "after") and rng.random() < 0.5:
                 setattr(message, field.name, rng.choice((0, 1, -1, 1_000, 2**31 - 1, 5)))
+            elif field.name in ("labels", "call", "url", "webhook_id") and method != "SubmitJob":
+                setattr(message, field.name, rng.choice((*SELECTORS, *LABEL_TEXTS, *URLS)))
+            elif field.name == "resource_version" and rng.random() < 0.5:
+                message.resource_version = rng.choice((1, -1, 2**53, 2**63 - 1))
             elif field.name == "cursor" and rng.random() < 0.3:
                 message.cursor = rng.choice(("1", "x", "9" * 30, "\0"))
             elif field.name == "delivery" and rng.random() < 0.2:
@@ -1240,6 +1293,8 @@ class GrpcRequests:
                 message.delivery.form = rng.choice((0, 1, 2, 99))
         if method == "WatchJob":
             message.job_id = self.rng.choice(self.jobs)
+        if method == "WatchJobs":  # without an end it would last for ever
+            message.timeout_s = rng.choice((0.0, 0.01, -1.0, float("nan")))
         data = message.SerializeToString()
         if rng.random() < 0.25:
             data = self._mutated(data)

@@ -18,7 +18,16 @@ from service.worker_pool.pool import Kept, Progress, Task, WorkOutcome, read_job
 from tests.service import fake_calls
 
 SETTINGS = RequestLimits(queue_length=2, per_caller=4, body_bytes=10_000)
-OPTIONS = Options(workers=1, job_workers=1, lease_s=3.0, poll_s=0.02, drain_s=0.2, watchers=4)
+OPTIONS = Options(
+    workers=1,
+    job_workers=1,
+    lease_s=3.0,
+    poll_s=0.02,
+    drain_s=0.2,
+    watchers=4,
+    webhook_hosts=("127.0.0.1", "hooks.invalid"),
+    webhook_networks=("127.0.0.0/8",),
+)
 
 
 class InlinePool:

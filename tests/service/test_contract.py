@@ -161,7 +161,7 @@ def test_a_defect_is_no_trace(ask, monkeypatch):
     async def broken(*args: Any, **named: Any) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(ask.service.engine, "list_jobs", broken)
+    monkeypatch.setattr(ask.service.engine, "from_store", broken)
     found = refused(ask, "list")
     assert found.seen == (500, "defect")
     assert "secret" not in str(found.problem)

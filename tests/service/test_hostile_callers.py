@@ -72,7 +72,7 @@ def test_a_large_body_of_a_job_is_read_by_a_worker(tmp_path, monkeypatch):
         return seen
 
     assert in_engine(tmp_path, work)[:3] == ["read", "job", "read"]
-    assert job_request(b'{"call": "a", "request": {"b": 1}}') == ("a", b'{"b": 1}', 0.0)
+    assert job_request(b'{"call": "a", "request": {"b": 1}}') == ("a", b'{"b": 1}', 0.0, {})
 
 
 def test_a_role_is_asked_for_before_a_job_is_accepted(tmp_path):

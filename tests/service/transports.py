@@ -189,9 +189,15 @@ class OverRest(Asker):
         return Reply(answer.json(), etag, cached, text=answer.text)
 
     async def a_submit(
-        self, name: str, request: Mapping[str, Any], *, key: str = "", time_limit_s: float = 0.0
+        self,
+        name: str,
+        request: Mapping[str, Any],
+        *,
+        key: str = "",
+        time_limit_s: float = 0.0,
+        **tags: Any,
     ) -> dict[str, Any]:
-        body = {"call": name, "request": request, "time_limit_s": time_limit_s}
+        body = {"call": name, "request": request, "time_limit_s": time_limit_s, **tags}
         headers = {"idempotency-key": key} if key else {}
         answer = await self._ask("POST", "/v1/jobs", headers, json=body)
         assert answer.status_code == 202
@@ -203,14 +209,46 @@ class OverRest(Asker):
     async def a_cancel(self, job_id: str) -> dict[str, Any]:
         return (await self._ask("POST", f"/v1/jobs/{job_id}:cancel")).json()
 
-    async def a_list(self, *, state: str = "", limit: int = 0, cursor: str = "") -> dict[str, Any]:
-        given = {"state": state, "limit": limit, "cursor": cursor}
-        params = {name: value for name, value in given.items() if value}
+    async def a_list(self, **wanted: Any) -> dict[str, Any]:
+        params = {name: value for name, value in wanted.items() if value}
         return (await self._ask("GET", "/v1/jobs", params=params)).json()
+
+    async def a_watch_jobs(self, **wanted: Any) -> list[dict[str, Any]]:
+        path = "/v1/jobs:watch"
+        return [data for _, data in await self._events(path, {}, params=wanted)]
+
+    async def a_create_webhook(self, **wanted: Any) -> dict[str, Any]:
+        answer = await self._ask("POST", "/v1/webhooks", json=wanted)
+        assert answer.status_code == 201
+        made = answer.json()
+        assert answer.headers["location"] == f"/v1/webhooks/{made['webhook_id']}"
+        return made
+
+    async def a_webhooks(self, **page: Any) -> dict[str, Any]:
+        return (await self._ask("GET", "/v1/webhooks", params=page)).json()
+
+    async def a_webhook(self, webhook_id: str) -> dict[str, Any]:
+        return (await self._ask("GET", f"/v1/webhooks/{webhook_id}")).json()
+
+    async def a_delete_webhook(self, webhook_id: str) -> None:
+        answer = await self._ask("DELETE", f"/v1/webhooks/{webhook_id}")
+        assert (answer.status_code, answer.content) == (204, b"")
+
+    async def a_test_webhook(self, webhook_id: str) -> dict[str, Any]:
+        return (await self._ask("POST", f"/v1/webhooks/{webhook_id}:test")).json()
+
+    async def a_deliveries(self, webhook_id: str, **page: Any) -> dict[str, Any]:
+        path = f"/v1/webhooks/{webhook_id}/deliveries"
+        return (await self._ask("GET", path, params=page)).json()
 
     async def a_watch(self, job_id: str, after: int = 0) -> list[tuple[int, dict[str, Any]]]:
         headers = {"last-event-id": str(after)} if after else {}
-        answer = await self._ask("GET", f"/v1/jobs/{job_id}/events", headers)
+        return await self._events(f"/v1/jobs/{job_id}/events", headers)
+
+    async def _events(
+        self, path: str, headers: Mapping[str, str], **given: Any
+    ) -> list[tuple[int, dict[str, Any]]]:
+        answer = await self._ask("GET", path, headers, **given)
         found = []
         for block in answer.text.strip().split("\n\n") if answer.text.strip() else ():
             fields = dict(line.split(": ", 1) for line in block.splitlines() if line[0] != ":")
@@ -284,7 +322,7 @@ class OverGrpc(Asker):
             message, metadata=tuple(metadata.items()), timeout=deadline_s or MOST_S
         )
         try:
-            if method in ("WatchJob", "SolveStream"):
+            if method in ("WatchJob", "WatchJobs", "SolveStream"):
                 found: Any = [each async for each in call]
             else:
                 found = await call
@@ -333,11 +371,17 @@ class OverGrpc(Asker):
         return Reply(data, found.etag, cached)
 
     async def a_submit(
-        self, name: str, request: Mapping[str, Any], *, key: str = "", time_limit_s: float = 0.0
+        self,
+        name: str,
+        request: Mapping[str, Any],
+        *,
+        key: str = "",
+        time_limit_s: float = 0.0,
+        **tags: Any,
     ) -> dict[str, Any]:
         field = name.replace("-", "_")
         inner = getattr(pb, METHODS[name] + "Request")(json=json.dumps(request))
-        message = pb.SubmitJobRequest(**{field: inner}, time_limit_s=time_limit_s)
+        message = pb.SubmitJobRequest(**{field: inner}, time_limit_s=time_limit_s, **tags)
         more = {"idempotency-key": key} if key else {}
         return to_dict((await self.ask("SubmitJob", message, more=more))[0])
 
@@ -347,11 +391,38 @@ class OverGrpc(Asker):
     async def a_cancel(self, job_id: str) -> dict[str, Any]:
         return to_dict((await self.ask("CancelJob", pb.CancelJobRequest(job_id=job_id)))[0])
 
-    async def a_list(self, *, state: str = "", limit: int = 0, cursor: str = "") -> dict[str, Any]:
-        asked = pb.ListJobsRequest(limit=limit, cursor=cursor)
+    async def a_list(self, *, state: str = "", **wanted: Any) -> dict[str, Any]:
+        asked = pb.ListJobsRequest(**wanted)
         if state:
             asked.state = pb.Job.State.Value(state)
         return to_dict((await self.ask("ListJobs", asked))[0])
+
+    async def a_watch_jobs(self, **wanted: Any) -> list[dict[str, Any]]:
+        found = (await self.ask("WatchJobs", pb.WatchJobsRequest(**wanted)))[0]
+        return [to_dict(each) for each in found]
+
+    async def a_create_webhook(self, **wanted: Any) -> dict[str, Any]:
+        return to_dict((await self.ask("CreateWebhook", pb.CreateWebhookRequest(**wanted)))[0])
+
+    async def a_webhooks(self, **page: Any) -> dict[str, Any]:
+        return to_dict((await self.ask("ListWebhooks", pb.ListWebhooksRequest(**page)))[0])
+
+    async def a_webhook(self, webhook_id: str) -> dict[str, Any]:
+        asked = pb.GetWebhookRequest(webhook_id=webhook_id)
+        found = to_dict((await self.ask("GetWebhook", asked))[0])
+        assert found.pop("secret") == ""
+        return found
+
+    async def a_delete_webhook(self, webhook_id: str) -> None:
+        await self.ask("DeleteWebhook", pb.DeleteWebhookRequest(webhook_id=webhook_id))
+
+    async def a_test_webhook(self, webhook_id: str) -> dict[str, Any]:
+        asked = pb.TestWebhookRequest(webhook_id=webhook_id)
+        return to_dict((await self.ask("TestWebhook", asked))[0])
+
+    async def a_deliveries(self, webhook_id: str, **page: Any) -> dict[str, Any]:
+        asked = pb.ListDeliveriesRequest(webhook_id=webhook_id, **page)
+        return to_dict((await self.ask("ListDeliveries", asked))[0])
 
     async def a_watch(self, job_id: str, after: int = 0) -> list[tuple[int, dict[str, Any]]]:
         asked = pb.WatchJobRequest(job_id=job_id, after=after)

@@ -212,7 +212,7 @@ def test_a_defect_is_no_trace(service, monkeypatch):
     async def broken(*args: Any, **named: Any) -> None:
         raise ZeroDivisionError("secret")
 
-    monkeypatch.setattr(service.engine, "list_jobs", broken)
+    monkeypatch.setattr(service.engine, "from_store", broken)
     data = problem(service.ask("GET", "/v1/jobs"), 500, "defect")
     assert "secret" not in json.dumps(data)
 
@@ -374,8 +374,13 @@ def test_every_answer_has_security_headers_and_a_request_id(service):
 
 
 def request_of(operation: Operation, job_id: str) -> dict[str, Any]:
-    given: dict[str, Any] = {"url": operation.path.replace("{job_id}", job_id)}
-    if operation.id == "submitJob":
+    url = operation.path.replace("{job_id}", job_id).replace("{webhook_id}", job_id)
+    given: dict[str, Any] = {"url": url}
+    if operation.id == "createWebhook":
+        given["json"] = {"url": "https://hooks.invalid/"}
+    elif operation.id == "watchJobs":
+        given["params"] = {"timeout_s": 0}
+    elif operation.id == "submitJob":
         given["json"] = {"call": "rules", "request": {"n": 1}}
     elif operation.request:
         given["json"] = {"n": 5}
@@ -399,7 +404,7 @@ def test_every_operation_lets_in_the_roles_that_its_document_names(service, oper
         if role in ROLES:
             allowed = ROLES.index(role) >= ROLES.index(operation.role or "read")
             assert (status == 403) is not allowed, (role, status)
-            assert status in ((200, 202, 404) if allowed else (403,)), (role, status)
+            assert status in ((200, 201, 202, 404) if allowed else (403,)), (role, status)
         else:
             assert status == (401 if operation.role else 200), (role, status)
 

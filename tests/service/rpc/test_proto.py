@@ -179,6 +179,15 @@ def test_requests_have_the_fields_of_the_schemas(model, message):
 
 @pytest.mark.parametrize(
     ("model", "message"),
+    [(schemas.WebhookBody, pb.CreateWebhookRequest), (schemas.JobWebhook, pb.JobWebhook)],
+    ids=lambda each: each.__name__,
+)
+def test_webhooks_are_asked_for_with_the_fields_of_the_schemas(model, message):
+    assert set(message.DESCRIPTOR.fields_by_name) == names(model)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
     [
         (answers.SolveAnswer, pb.SolveAnswer),
         (answers.PlanBody, pb.Plan),
@@ -191,6 +200,10 @@ def test_requests_have_the_fields_of_the_schemas(model, message):
         (answers.Relaxed, pb.Relaxed),
         (answers.JobAnswer, pb.Job),
         (answers.JobsAnswer, pb.ListJobsResponse),
+        (answers.NewWebhookAnswer, pb.Webhook),
+        (answers.WebhooksAnswer, pb.ListWebhooksResponse),
+        (answers.DeliveryAnswer, pb.WebhookDelivery),
+        (answers.DeliveriesAnswer, pb.ListDeliveriesResponse),
         (answers.PageAnswer, pb.Page),
         (answers.VersionAnswer, pb.GetVersionResponse),
         (answers.UsageAnswer, pb.Usage),

@@ -293,7 +293,7 @@ def test_what_makes_no_sense_is_refused(ask, method, message, said):
 
 def test_a_repeated_question_is_answered_unread(ask, monkeypatch):
     first = ask.call("solve", {"n": 4001})
-    monkeypatch.setattr(grpc_methods, "_read", None)
+    monkeypatch.setattr(grpc_methods, "read_message", None)
     again = ask.call("solve", {"n": 4001})
     assert (again.data, again.cached) == (first.data, True)
     assert ask.call("solve", {"n": 4001}, known=first.etag).data is None

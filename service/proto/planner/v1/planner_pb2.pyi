@@ -560,7 +560,14 @@ class AllocateRequest(_message.Message):
     def __init__(self, free: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[_Iterable[_Union[JobCurve, _Mapping]]] = ..., objective: _Optional[str] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
 class SubmitJobRequest(_message.Message):
-    __slots__ = ("solve", "evaluate", "explain", "emit", "check", "diff", "scale", "sweep", "replan", "place", "catalogue", "rules", "check_spec", "allocate", "batch_solve", "time_limit_s")
+    __slots__ = ("solve", "evaluate", "explain", "emit", "check", "diff", "scale", "sweep", "replan", "place", "catalogue", "rules", "check_spec", "allocate", "batch_solve", "time_limit_s", "labels", "webhook")
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     SOLVE_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     EXPLAIN_FIELD_NUMBER: _ClassVar[int]
@@ -577,6 +584,8 @@ class SubmitJobRequest(_message.Message):
     ALLOCATE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SOLVE_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    WEBHOOK_FIELD_NUMBER: _ClassVar[int]
     solve: SolveRequest
     evaluate: EvaluateRequest
     explain: ExplainRequest
@@ -593,7 +602,19 @@ class SubmitJobRequest(_message.Message):
     allocate: AllocateRequest
     batch_solve: BatchSolveRequest
     time_limit_s: float
-    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., explain: _Optional[_Union[ExplainRequest, _Mapping]] = ..., emit: _Optional[_Union[EmitRequest, _Mapping]] = ..., check: _Optional[_Union[CheckRequest, _Mapping]] = ..., diff: _Optional[_Union[DiffRequest, _Mapping]] = ..., scale: _Optional[_Union[ScaleRequest, _Mapping]] = ..., sweep: _Optional[_Union[SweepRequest, _Mapping]] = ..., replan: _Optional[_Union[ReplanRequest, _Mapping]] = ..., place: _Optional[_Union[PlaceRequest, _Mapping]] = ..., catalogue: _Optional[_Union[CatalogueRequest, _Mapping]] = ..., rules: _Optional[_Union[RulesRequest, _Mapping]] = ..., check_spec: _Optional[_Union[CheckSpecRequest, _Mapping]] = ..., allocate: _Optional[_Union[AllocateRequest, _Mapping]] = ..., batch_solve: _Optional[_Union[BatchSolveRequest, _Mapping]] = ..., time_limit_s: _Optional[float] = ...) -> None: ...
+    labels: _containers.ScalarMap[str, str]
+    webhook: JobWebhook
+    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., explain: _Optional[_Union[ExplainRequest, _Mapping]] = ..., emit: _Optional[_Union[EmitRequest, _Mapping]] = ..., check: _Optional[_Union[CheckRequest, _Mapping]] = ..., diff: _Optional[_Union[DiffRequest, _Mapping]] = ..., scale: _Optional[_Union[ScaleRequest, _Mapping]] = ..., sweep: _Optional[_Union[SweepRequest, _Mapping]] = ..., replan: _Optional[_Union[ReplanRequest, _Mapping]] = ..., place: _Optional[_Union[PlaceRequest, _Mapping]] = ..., catalogue: _Optional[_Union[CatalogueRequest, _Mapping]] = ..., rules: _Optional[_Union[RulesRequest, _Mapping]] = ..., check_spec: _Optional[_Union[CheckSpecRequest, _Mapping]] = ..., allocate: _Optional[_Union[AllocateRequest, _Mapping]] = ..., batch_solve: _Optional[_Union[BatchSolveRequest, _Mapping]] = ..., time_limit_s: _Optional[float] = ..., labels: _Optional[_Mapping[str, str]] = ..., webhook: _Optional[_Union[JobWebhook, _Mapping]] = ...) -> None: ...
+
+class JobWebhook(_message.Message):
+    __slots__ = ("url", "secret", "states")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    secret: str
+    states: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, url: _Optional[str] = ..., secret: _Optional[str] = ..., states: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class GetJobRequest(_message.Message):
     __slots__ = ("job_id",)
@@ -602,14 +623,82 @@ class GetJobRequest(_message.Message):
     def __init__(self, job_id: _Optional[str] = ...) -> None: ...
 
 class ListJobsRequest(_message.Message):
-    __slots__ = ("state", "limit", "cursor")
+    __slots__ = ("state", "limit", "cursor", "labels", "call", "created_after", "created_before")
     STATE_FIELD_NUMBER: _ClassVar[int]
     LIMIT_FIELD_NUMBER: _ClassVar[int]
     CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AFTER_FIELD_NUMBER: _ClassVar[int]
+    CREATED_BEFORE_FIELD_NUMBER: _ClassVar[int]
     state: Job.State
     limit: int
     cursor: str
-    def __init__(self, state: _Optional[_Union[Job.State, str]] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
+    labels: str
+    call: str
+    created_after: float
+    created_before: float
+    def __init__(self, state: _Optional[_Union[Job.State, str]] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ..., labels: _Optional[str] = ..., call: _Optional[str] = ..., created_after: _Optional[float] = ..., created_before: _Optional[float] = ...) -> None: ...
+
+class WatchJobsRequest(_message.Message):
+    __slots__ = ("resource_version", "labels", "call", "timeout_s")
+    RESOURCE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    resource_version: int
+    labels: str
+    call: str
+    timeout_s: float
+    def __init__(self, resource_version: _Optional[int] = ..., labels: _Optional[str] = ..., call: _Optional[str] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+
+class CreateWebhookRequest(_message.Message):
+    __slots__ = ("url", "secret", "states", "labels")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    secret: str
+    states: _containers.RepeatedScalarFieldContainer[str]
+    labels: str
+    def __init__(self, url: _Optional[str] = ..., secret: _Optional[str] = ..., states: _Optional[_Iterable[str]] = ..., labels: _Optional[str] = ...) -> None: ...
+
+class ListWebhooksRequest(_message.Message):
+    __slots__ = ("limit", "cursor")
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    limit: int
+    cursor: str
+    def __init__(self, limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class GetWebhookRequest(_message.Message):
+    __slots__ = ("webhook_id",)
+    WEBHOOK_ID_FIELD_NUMBER: _ClassVar[int]
+    webhook_id: str
+    def __init__(self, webhook_id: _Optional[str] = ...) -> None: ...
+
+class DeleteWebhookRequest(_message.Message):
+    __slots__ = ("webhook_id",)
+    WEBHOOK_ID_FIELD_NUMBER: _ClassVar[int]
+    webhook_id: str
+    def __init__(self, webhook_id: _Optional[str] = ...) -> None: ...
+
+class TestWebhookRequest(_message.Message):
+    __slots__ = ("webhook_id",)
+    WEBHOOK_ID_FIELD_NUMBER: _ClassVar[int]
+    webhook_id: str
+    def __init__(self, webhook_id: _Optional[str] = ...) -> None: ...
+
+class ListDeliveriesRequest(_message.Message):
+    __slots__ = ("webhook_id", "limit", "cursor")
+    WEBHOOK_ID_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    webhook_id: str
+    limit: int
+    cursor: str
+    def __init__(self, webhook_id: _Optional[str] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class CancelJobRequest(_message.Message):
     __slots__ = ("job_id",)
@@ -969,7 +1058,7 @@ class Relaxed(_message.Message):
     def __init__(self, change: _Optional[str] = ..., kind: _Optional[str] = ..., factor: _Optional[float] = ..., command: _Optional[str] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step_time_s: _Optional[float] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("job_id", "owner", "call", "request_id", "state", "attempts", "n_events", "created_at", "started_at", "finished_at", "complete", "etag", "problem", "content_id", "group", "priority", "more")
+    __slots__ = ("job_id", "owner", "call", "request_id", "state", "attempts", "n_events", "created_at", "started_at", "finished_at", "complete", "etag", "problem", "content_id", "group", "priority", "labels", "resource_version", "more")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Job.State]
@@ -986,6 +1075,13 @@ class Job(_message.Message):
     FAILED: Job.State
     CANCELLED: Job.State
     EXPIRED: Job.State
+    class LabelsEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     JOB_ID_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
@@ -1002,6 +1098,8 @@ class Job(_message.Message):
     CONTENT_ID_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_VERSION_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     owner: str
@@ -1019,16 +1117,122 @@ class Job(_message.Message):
     content_id: str
     group: str
     priority: str
+    labels: _containers.ScalarMap[str, str]
+    resource_version: int
     more: _struct_pb2.Struct
-    def __init__(self, job_id: _Optional[str] = ..., owner: _Optional[str] = ..., call: _Optional[str] = ..., request_id: _Optional[str] = ..., state: _Optional[_Union[Job.State, str]] = ..., attempts: _Optional[int] = ..., n_events: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., complete: _Optional[bool] = ..., etag: _Optional[str] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ..., content_id: _Optional[str] = ..., group: _Optional[str] = ..., priority: _Optional[str] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., owner: _Optional[str] = ..., call: _Optional[str] = ..., request_id: _Optional[str] = ..., state: _Optional[_Union[Job.State, str]] = ..., attempts: _Optional[int] = ..., n_events: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., complete: _Optional[bool] = ..., etag: _Optional[str] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ..., content_id: _Optional[str] = ..., group: _Optional[str] = ..., priority: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., resource_version: _Optional[int] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class ListJobsResponse(_message.Message):
-    __slots__ = ("jobs", "next_cursor")
+    __slots__ = ("jobs", "next_cursor", "resource_version")
     JOBS_FIELD_NUMBER: _ClassVar[int]
     NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_VERSION_FIELD_NUMBER: _ClassVar[int]
     jobs: _containers.RepeatedCompositeFieldContainer[Job]
     next_cursor: str
-    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
+    resource_version: int
+    def __init__(self, jobs: _Optional[_Iterable[_Union[Job, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., resource_version: _Optional[int] = ...) -> None: ...
+
+class JobChange(_message.Message):
+    __slots__ = ("type", "resource_version", "job")
+    class Type(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        TYPE_UNSPECIFIED: _ClassVar[JobChange.Type]
+        ADDED: _ClassVar[JobChange.Type]
+        MODIFIED: _ClassVar[JobChange.Type]
+        DELETED: _ClassVar[JobChange.Type]
+        BOOKMARK: _ClassVar[JobChange.Type]
+    TYPE_UNSPECIFIED: JobChange.Type
+    ADDED: JobChange.Type
+    MODIFIED: JobChange.Type
+    DELETED: JobChange.Type
+    BOOKMARK: JobChange.Type
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    RESOURCE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    JOB_FIELD_NUMBER: _ClassVar[int]
+    type: JobChange.Type
+    resource_version: int
+    job: Job
+    def __init__(self, type: _Optional[_Union[JobChange.Type, str]] = ..., resource_version: _Optional[int] = ..., job: _Optional[_Union[Job, _Mapping]] = ...) -> None: ...
+
+class Webhook(_message.Message):
+    __slots__ = ("webhook_id", "owner", "url", "states", "labels", "job_id", "created_at", "n_dropped", "secret", "more")
+    WEBHOOK_ID_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    URL_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    LABELS_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    N_DROPPED_FIELD_NUMBER: _ClassVar[int]
+    SECRET_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    webhook_id: str
+    owner: str
+    url: str
+    states: _containers.RepeatedScalarFieldContainer[str]
+    labels: str
+    job_id: str
+    created_at: float
+    n_dropped: int
+    secret: str
+    more: _struct_pb2.Struct
+    def __init__(self, webhook_id: _Optional[str] = ..., owner: _Optional[str] = ..., url: _Optional[str] = ..., states: _Optional[_Iterable[str]] = ..., labels: _Optional[str] = ..., job_id: _Optional[str] = ..., created_at: _Optional[float] = ..., n_dropped: _Optional[int] = ..., secret: _Optional[str] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class ListWebhooksResponse(_message.Message):
+    __slots__ = ("webhooks", "next_cursor")
+    WEBHOOKS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    webhooks: _containers.RepeatedCompositeFieldContainer[Webhook]
+    next_cursor: str
+    def __init__(self, webhooks: _Optional[_Iterable[_Union[Webhook, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
+
+class DeleteWebhookResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class WebhookDelivery(_message.Message):
+    __slots__ = ("delivery_id", "webhook_id", "job_id", "type", "state", "attempts", "status", "error", "created_at", "finished_at", "more")
+    class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+        __slots__ = ()
+        STATE_UNSPECIFIED: _ClassVar[WebhookDelivery.State]
+        WAITING: _ClassVar[WebhookDelivery.State]
+        DELIVERED: _ClassVar[WebhookDelivery.State]
+        FAILED: _ClassVar[WebhookDelivery.State]
+    STATE_UNSPECIFIED: WebhookDelivery.State
+    WAITING: WebhookDelivery.State
+    DELIVERED: WebhookDelivery.State
+    FAILED: WebhookDelivery.State
+    DELIVERY_ID_FIELD_NUMBER: _ClassVar[int]
+    WEBHOOK_ID_FIELD_NUMBER: _ClassVar[int]
+    JOB_ID_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    FINISHED_AT_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
+    delivery_id: str
+    webhook_id: str
+    job_id: str
+    type: str
+    state: WebhookDelivery.State
+    attempts: int
+    status: int
+    error: str
+    created_at: float
+    finished_at: float
+    more: _struct_pb2.Struct
+    def __init__(self, delivery_id: _Optional[str] = ..., webhook_id: _Optional[str] = ..., job_id: _Optional[str] = ..., type: _Optional[str] = ..., state: _Optional[_Union[WebhookDelivery.State, str]] = ..., attempts: _Optional[int] = ..., status: _Optional[int] = ..., error: _Optional[str] = ..., created_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+
+class ListDeliveriesResponse(_message.Message):
+    __slots__ = ("deliveries", "next_cursor")
+    DELIVERIES_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    deliveries: _containers.RepeatedCompositeFieldContainer[WebhookDelivery]
+    next_cursor: str
+    def __init__(self, deliveries: _Optional[_Iterable[_Union[WebhookDelivery, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
 class JobEvent(_message.Message):
     __slots__ = ("n", "state", "attempt", "reason", "progress")

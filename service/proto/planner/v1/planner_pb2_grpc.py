@@ -139,10 +139,45 @@ class PlannerStub:
                 request_serializer=planner_dot_v1_dot_planner__pb2.WatchJobRequest.SerializeToString,
                 response_deserializer=planner_dot_v1_dot_planner__pb2.JobEvent.FromString,
                 _registered_method=True)
+        self.WatchJobs = channel.unary_stream(
+                '/planner.v1.Planner/WatchJobs',
+                request_serializer=planner_dot_v1_dot_planner__pb2.WatchJobsRequest.SerializeToString,
+                response_deserializer=planner_dot_v1_dot_planner__pb2.JobChange.FromString,
+                _registered_method=True)
         self.GetResult = channel.unary_unary(
                 '/planner.v1.Planner/GetResult',
                 request_serializer=planner_dot_v1_dot_planner__pb2.GetResultRequest.SerializeToString,
                 response_deserializer=planner_dot_v1_dot_planner__pb2.GetResultResponse.FromString,
+                _registered_method=True)
+        self.CreateWebhook = channel.unary_unary(
+                '/planner.v1.Planner/CreateWebhook',
+                request_serializer=planner_dot_v1_dot_planner__pb2.CreateWebhookRequest.SerializeToString,
+                response_deserializer=planner_dot_v1_dot_planner__pb2.Webhook.FromString,
+                _registered_method=True)
+        self.ListWebhooks = channel.unary_unary(
+                '/planner.v1.Planner/ListWebhooks',
+                request_serializer=planner_dot_v1_dot_planner__pb2.ListWebhooksRequest.SerializeToString,
+                response_deserializer=planner_dot_v1_dot_planner__pb2.ListWebhooksResponse.FromString,
+                _registered_method=True)
+        self.GetWebhook = channel.unary_unary(
+                '/planner.v1.Planner/GetWebhook',
+                request_serializer=planner_dot_v1_dot_planner__pb2.GetWebhookRequest.SerializeToString,
+                response_deserializer=planner_dot_v1_dot_planner__pb2.Webhook.FromString,
+                _registered_method=True)
+        self.DeleteWebhook = channel.unary_unary(
+                '/planner.v1.Planner/DeleteWebhook',
+                request_serializer=planner_dot_v1_dot_planner__pb2.DeleteWebhookRequest.SerializeToString,
+                response_deserializer=planner_dot_v1_dot_planner__pb2.DeleteWebhookResponse.FromString,
+                _registered_method=True)
+        self.TestWebhook = channel.unary_unary(
+                '/planner.v1.Planner/TestWebhook',
+                request_serializer=planner_dot_v1_dot_planner__pb2.TestWebhookRequest.SerializeToString,
+                response_deserializer=planner_dot_v1_dot_planner__pb2.WebhookDelivery.FromString,
+                _registered_method=True)
+        self.ListDeliveries = channel.unary_unary(
+                '/planner.v1.Planner/ListDeliveries',
+                request_serializer=planner_dot_v1_dot_planner__pb2.ListDeliveriesRequest.SerializeToString,
+                response_deserializer=planner_dot_v1_dot_planner__pb2.ListDeliveriesResponse.FromString,
                 _registered_method=True)
         self.GetUsage = channel.unary_unary(
                 '/planner.v1.Planner/GetUsage',
@@ -305,8 +340,56 @@ class PlannerServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchJobs(self, request, context):
+        """What changes in one's own jobs, in order, until the caller leaves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetResult(self, request, context):
         """The answer of a job; with `limit` or `cursor` a page of its longest list.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def CreateWebhook(self, request, context):
+        """Register an address that is told of one's jobs, in signed requests.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListWebhooks(self, request, context):
+        """One's own webhooks, the oldest first, by page.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetWebhook(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DeleteWebhook(self, request, context):
+        """Delete a webhook; what was still to be sent is not sent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestWebhook(self, request, context):
+        """Send a webhook a test; the list of its deliveries says how it went.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListDeliveries(self, request, context):
+        """What was sent to a webhook and what waits, the newest first, by page.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -434,10 +517,45 @@ def add_PlannerServicer_to_server(servicer, server):
                     request_deserializer=planner_dot_v1_dot_planner__pb2.WatchJobRequest.FromString,
                     response_serializer=planner_dot_v1_dot_planner__pb2.JobEvent.SerializeToString,
             ),
+            'WatchJobs': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchJobs,
+                    request_deserializer=planner_dot_v1_dot_planner__pb2.WatchJobsRequest.FromString,
+                    response_serializer=planner_dot_v1_dot_planner__pb2.JobChange.SerializeToString,
+            ),
             'GetResult': grpc.unary_unary_rpc_method_handler(
                     servicer.GetResult,
                     request_deserializer=planner_dot_v1_dot_planner__pb2.GetResultRequest.FromString,
                     response_serializer=planner_dot_v1_dot_planner__pb2.GetResultResponse.SerializeToString,
+            ),
+            'CreateWebhook': grpc.unary_unary_rpc_method_handler(
+                    servicer.CreateWebhook,
+                    request_deserializer=planner_dot_v1_dot_planner__pb2.CreateWebhookRequest.FromString,
+                    response_serializer=planner_dot_v1_dot_planner__pb2.Webhook.SerializeToString,
+            ),
+            'ListWebhooks': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListWebhooks,
+                    request_deserializer=planner_dot_v1_dot_planner__pb2.ListWebhooksRequest.FromString,
+                    response_serializer=planner_dot_v1_dot_planner__pb2.ListWebhooksResponse.SerializeToString,
+            ),
+            'GetWebhook': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetWebhook,
+                    request_deserializer=planner_dot_v1_dot_planner__pb2.GetWebhookRequest.FromString,
+                    response_serializer=planner_dot_v1_dot_planner__pb2.Webhook.SerializeToString,
+            ),
+            'DeleteWebhook': grpc.unary_unary_rpc_method_handler(
+                    servicer.DeleteWebhook,
+                    request_deserializer=planner_dot_v1_dot_planner__pb2.DeleteWebhookRequest.FromString,
+                    response_serializer=planner_dot_v1_dot_planner__pb2.DeleteWebhookResponse.SerializeToString,
+            ),
+            'TestWebhook': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestWebhook,
+                    request_deserializer=planner_dot_v1_dot_planner__pb2.TestWebhookRequest.FromString,
+                    response_serializer=planner_dot_v1_dot_planner__pb2.WebhookDelivery.SerializeToString,
+            ),
+            'ListDeliveries': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListDeliveries,
+                    request_deserializer=planner_dot_v1_dot_planner__pb2.ListDeliveriesRequest.FromString,
+                    response_serializer=planner_dot_v1_dot_planner__pb2.ListDeliveriesResponse.SerializeToString,
             ),
             'GetUsage': grpc.unary_unary_rpc_method_handler(
                     servicer.GetUsage,
@@ -1028,6 +1146,33 @@ class Planner:
             _registered_method=True)
 
     @staticmethod
+    def WatchJobs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/planner.v1.Planner/WatchJobs',
+            planner_dot_v1_dot_planner__pb2.WatchJobsRequest.SerializeToString,
+            planner_dot_v1_dot_planner__pb2.JobChange.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetResult(request,
             target,
             options=(),
@@ -1044,6 +1189,168 @@ class Planner:
             '/planner.v1.Planner/GetResult',
             planner_dot_v1_dot_planner__pb2.GetResultRequest.SerializeToString,
             planner_dot_v1_dot_planner__pb2.GetResultResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def CreateWebhook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/planner.v1.Planner/CreateWebhook',
+            planner_dot_v1_dot_planner__pb2.CreateWebhookRequest.SerializeToString,
+            planner_dot_v1_dot_planner__pb2.Webhook.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListWebhooks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/planner.v1.Planner/ListWebhooks',
+            planner_dot_v1_dot_planner__pb2.ListWebhooksRequest.SerializeToString,
+            planner_dot_v1_dot_planner__pb2.ListWebhooksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetWebhook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/planner.v1.Planner/GetWebhook',
+            planner_dot_v1_dot_planner__pb2.GetWebhookRequest.SerializeToString,
+            planner_dot_v1_dot_planner__pb2.Webhook.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DeleteWebhook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/planner.v1.Planner/DeleteWebhook',
+            planner_dot_v1_dot_planner__pb2.DeleteWebhookRequest.SerializeToString,
+            planner_dot_v1_dot_planner__pb2.DeleteWebhookResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestWebhook(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/planner.v1.Planner/TestWebhook',
+            planner_dot_v1_dot_planner__pb2.TestWebhookRequest.SerializeToString,
+            planner_dot_v1_dot_planner__pb2.WebhookDelivery.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListDeliveries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/planner.v1.Planner/ListDeliveries',
+            planner_dot_v1_dot_planner__pb2.ListDeliveriesRequest.SerializeToString,
+            planner_dot_v1_dot_planner__pb2.ListDeliveriesResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,1 @@
+"""What callers follow over both transports: the list of their jobs, and webhooks."""

@@ -1,0 +1,123 @@
+"""One attempt to send a delivery: one connection, one POST, one status."""
+
+import contextlib
+import http.client
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import planner
+from service.jobs.webhooks import Delivery
+from service.webhooks.addresses import Destinations
+from service.webhooks.signature import signature_headers
+
+ATTEMPT_S = 15.0
+"""Longest attempt, from the connection to the status of the answer."""
+GONE = 410
+"""Status by which a receiver says that it wants no more: the delivery is not tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """How an attempt went."""
+
+    status: int | None
+    """Of the answer; None where there was none."""
+    error: str
+    """Empty where the delivery has arrived."""
+
+    @property
+    def may_retry(self) -> bool:
+        """Whether another attempt makes sense."""
+        return self.status != GONE
+
+
+class _Pinned(http.client.HTTPConnection):
+    """A connection to an address that was looked at, whatever its name stands for by now."""
+
+    def __init__(
+        self, host: str, port: int, address: str, context: ssl.SSLContext | None, timeout_s: float
+    ) -> None:
+        super().__init__(host, port, timeout=timeout_s)
+        self._address, self._context = address, context
+
+    def connect(self) -> None:
+        """Connect, with TLS to the name where it is asked for."""
+        self.sock = socket.create_connection((self._address, self.port), self.timeout)
+        if self._context is not None:
+            self.sock = self._context.wrap_socket(
+                self.sock, server_hostname=self.host, do_handshake_on_connect=False
+            )
+            self.sock.do_handshake()
+
+    def abort(self) -> None:
+        """End what goes on, from another thread."""
+        held = self.sock
+        if held is not None:
+            with contextlib.suppress(OSError):
+                socket.socket.shutdown(held, socket.SHUT_RDWR)
+
+
+class Sender:
+    """Sends deliveries to allowed addresses; from any thread."""
+
+    def __init__(
+        self,
+        destinations: Destinations,
+        context: ssl.SSLContext | None = None,
+        attempt_s: float = ATTEMPT_S,
+    ) -> None:
+        """Prepare; certificates of receivers must be of an authority that the system trusts.
+
+        `SSL_CERT_FILE` names others. `context` takes its place.
+        """
+        self.destinations = destinations
+        self._context = context or ssl.create_default_context()
+        self._attempt_s = attempt_s
+
+    def send(self, delivery: Delivery) -> Attempt:
+        """Send a delivery once and return how that went; nothing is raised, none is followed."""
+        body = delivery.body
+        headers = {
+            "content-type": "application/json",
+            "user-agent": f"parallelism-planner/{planner.__version__}",
+            "connection": "close",
+        }
+        try:
+            headers |= signature_headers(
+                delivery.secret, delivery.delivery_id, int(time.time()), body
+            )
+            status = self._posted(delivery.url, headers, body)
+        except ssl.SSLError as error:
+            return Attempt(None, f"TLS: {error.reason or 'the handshake failed'}")
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            return Attempt(None, reason)
+        if 200 <= status < 300:
+            return Attempt(status, "")
+        followed = ": redirects are not followed" if 300 <= status < 400 else ""
+        return Attempt(status, f"the receiver has answered {status}{followed}")
+
+    def _posted(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
+        parts = urlsplit(url)
+        encrypted = parts.scheme == "https"
+        port = parts.port or (443 if encrypted else 80)
+        host = parts.hostname or ""
+        address = self.destinations.resolve(host, port, encrypted)
+        context = self._context if encrypted else None
+        connection = _Pinned(host, port, address, context, self._attempt_s)
+        timer = threading.Timer(self._attempt_s, connection.abort)
+        timer.daemon = True
+        timer.start()
+        try:
+            path = parts.path or "/"
+            target = f"{path}?{parts.query}" if parts.query else path
+            connection.request("POST", target, body, dict(headers))
+            return connection.getresponse().status
+        finally:
+            timer.cancel()
+            connection.close()
