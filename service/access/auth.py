@@ -265,7 +265,12 @@ class Auth:
             if problem.status == 401:
                 self._failed(address)
             raise
-        group = self.tenants.group_of(identity)
+        try:
+            group = self.tenants.group_of(identity)
+        except Refusal as problem:
+            fields = {"caller": identity.name, "how": identity.how, "address": address}
+            self.audit.note("no-group", **fields, code=problem.code, outcome="refused")
+            raise
         known = partial(self._still, bearer, identity, role)
         return Caller(
             identity.name,

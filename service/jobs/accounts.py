@@ -323,15 +323,14 @@ def uses_of(connection: Connection, group: Group) -> tuple[QuotaUse, ...]:
 
 def check_quotas(connection: Connection, group: Group, waits: bool) -> None:
     """Raise `Refusal` 429 where a group may submit no job; `waits` tells whether it would wait."""
-    quotas, now_s = group.quotas, elapsed_s(connection)
-    uses: list[QuotaUse] = []
+    quotas, uses = group.quotas, list[QuotaUse]()
     if waits and quotas.queued_jobs is not None:
         n = _count(connection, group.name, State.PENDING)
         uses.append(QuotaUse("queued_jobs", n, quotas.queued_jobs))
     if waits and quotas.cpu_s is not None:
         uses.append(cpu_use(connection, group))
     if quotas.stored_results is not None or quotas.stored_bytes is not None:
-        uses += _stored(connection, group, now_s)
+        uses += _stored(connection, group, elapsed_s(connection))
     for use in uses:
         if use.is_used_up:
             window_s = quotas.window_s if use.quota == "cpu_s" else None

@@ -15,10 +15,12 @@ import pytest
 import typer
 import yaml
 
+from planner.specs.yaml.document import parse_yaml
 from service.command import app
 from service.http.server import LAST_ANSWERS_S
 from service.settings.options import Options
 from service.settings.serving import GRPC_PORT, PORT, PROBE_PORT
+from service.tenants.file import tenants_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -69,7 +71,8 @@ def validate(document: Any) -> None:
 
 
 def test_schemas_accept_the_manifest(manifest: dict[str, Any]) -> None:
-    assert {*manifest} == {"Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
+    kinds = {"ConfigMap", "Deployment", "Service", "PodDisruptionBudget", "NetworkPolicy"}
+    assert {*manifest} == kinds
     for document in manifest.values():
         validate(document)
 
@@ -111,6 +114,28 @@ def test_ports_are_those_of_the_service(manifest: dict[str, Any], pod: dict[str,
     assert {port["port"] for port in allowed} == {*ports}
     assert container["env"][0]["name"] == "PLANNER_DATABASE"
     check_serve(container["args"])
+
+
+def test_the_groups_of_the_manifest_are_read(
+    manifest: dict[str, Any], pod: dict[str, Any]
+) -> None:
+    options = check_serve(pod["containers"][0]["args"])
+    mounts = {x["name"]: x["mountPath"] for x in pod["containers"][0]["volumeMounts"]}
+    volume = next(x for x in pod["volumes"] if x["name"] == "tenants")
+    assert volume["configMap"]["name"] == manifest["ConfigMap"]["metadata"]["name"]
+    ((name, text),) = manifest["ConfigMap"]["data"].items()
+    assert options["--tenants"] == f"{mounts['tenants']}/{name}"
+    found = tenants_of(parse_yaml(text, name))
+    assert [group.name for group in found.to_groups()] == ["schedulers", "teams"]
+    assert found.default_group == "teams"
+
+
+def test_the_groups_of_the_documentation_are_read() -> None:
+    text = (ROOT / "docs" / "tenants.md").read_text()
+    example = re.search(r"```yaml\n(groups:.*?)```", text, re.DOTALL)
+    assert example is not None
+    found = tenants_of(parse_yaml(example[1], "tenants.md"))
+    assert found.to_providers().kubernetes is not None
 
 
 def test_probes_ask_for_what_there_is(pod: dict[str, Any]) -> None:

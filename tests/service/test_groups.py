@@ -189,7 +189,9 @@ def test_the_audit_log_names_who_asked_for_what_over_both_transports(ask, tmp_pa
         ask.service.auth.audit = AuditLog()
     text = file.read_text()
     assert not any(token in text for _, token in TOKENS.values())
-    found = [json.loads(line) for line in text.splitlines()]
+    every = [json.loads(line) for line in text.splitlines()]
+    assert [x["caller"] for x in every if x["event"] == "no-group"] == ["ann"]
+    found = [x for x in every if x["event"] == "request"]
     seen = [(x.get("caller"), x.get("group"), x["operation"], x["outcome"]) for x in found]
     assert seen == [
         ("tom", "schedulers", "submitJob", "done"),

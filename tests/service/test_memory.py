@@ -23,6 +23,7 @@ FEW = {
     "planner/frameworks/torchtitan/reader.py:known_fields": "releases that are packaged",
     "planner/specs/schema.py:field_meaning": "fields of our schemas",
     "planner/frameworks/releases.py:option_tables": "frameworks that we know",
+    "planner/frameworks/finetuning/settings/table.py:setting_table": "tools that we know",
     "planner/frameworks/registry.py:_built_in": "frameworks that we know",
     "planner/frameworks/bridge/recipe_table.py:_part": "accelerators of published recipes",
     "searches/frameworks/registry.py:_at_release": "releases that we know",
@@ -37,6 +38,7 @@ FEW = {
     "service/pages/examples.py:sweep_text": "packaged sweeps",
     "service/pages/shown_data.py:shown_data": "packaged data",
     "service/pages/static.py:file": "files of the page",
+    "service/rest/examples.py:examples": "kinds of packaged examples",
 }
 """Functions whose values are kept without a bound, and the few arguments that they have."""
 

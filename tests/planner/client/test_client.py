@@ -153,6 +153,37 @@ def test_it_does_not_wait_for_ever(pauses: list[float]) -> None:
     assert max(pauses) <= 1.25 * transport.LONGEST_PAUSE_S
 
 
+@pytest.mark.parametrize(("frees_in_s", "n_asked"), [(5.0, 2), (3_600.0, 1)])
+def test_a_quota_is_waited_for_where_it_frees_soon(
+    frees_in_s: float, n_asked: int, pauses: list[float]
+) -> None:
+    used_up = problem(429, "quota-exceeded", retry_after_s=frees_in_s)
+    with talking(used_up, OK) as (server, service):
+        if n_asked > 1:
+            service.rules()
+        else:
+            with pytest.raises(ServiceError) as caught:
+                service.rules()
+            assert caught.value.code == "quota-exceeded"
+    assert len(server.asked) == n_asked
+
+
+def test_a_priority_goes_with_every_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PLANNER_PRIORITY", "background")
+    with scripted(OK) as server:
+        monkeypatch.setenv("PLANNER_SERVER", server.url)
+        with Client.from_environment() as service:
+            service.rules()
+            service.usage("a b")
+        with Client(server.url) as service:
+            service.rules()
+        with pytest.raises(UsageError, match="no priority"):
+            Client(server.url, priority="a\nb")
+    seen = [asked.headers.get("planner-priority") for asked in server.asked]
+    assert seen == ["background", "background", None]
+    assert server.asked[1].path == "/v1/usage?group=a%20b"
+
+
 def test_pauses_grow() -> None:
     shortest = [min(transport.pause_s(tried) for _ in range(50)) for tried in (1, 3, 5, 20)]
     assert shortest == sorted(shortest)
