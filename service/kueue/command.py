@@ -27,7 +27,10 @@ class KueueOptions:
     planner: Annotated[
         str,
         typer.Option(
-            metavar="URL", help="Service to ask, with PLANNER_TOKEN; without, plan in here."
+            metavar="URL",
+            envvar="PLANNER_SERVER",
+            show_envvar=False,
+            help="Service to ask, with PLANNER_TOKEN, or PLANNER_SERVER; without, plan in here.",
         ),
     ] = ""
     controller_name: Annotated[

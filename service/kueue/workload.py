@@ -100,6 +100,8 @@ def grant_of(workload: Data) -> Grant | None:
         raise NotPlannable(f"pod set {missing} has no assignment in status.admission")
     counts = {name: int(assignments[name].get("count", wanted[name])) for name in asking}
     counts = {name: count for name, count in counts.items() if count}
+    if not counts:
+        raise NotPlannable(f"pod sets {', '.join(asking)} have no pods")
     resource = _resource(templates, assignments, counts)
     per_pod = {
         name: _devices_per_pod(templates[name], assignments[name], resource, count)
