@@ -16,6 +16,7 @@ from planner.frameworks.finetuning.settings.sharding import (
 )
 from planner.frameworks.finetuning.settings.tuner_reading import TunerReading
 from planner.frameworks.finetuning.torchtune import reading as torchtune
+from planner.frameworks.runs.existing_run import NO_KEY
 from planner.frameworks.runs.format import FindFile
 from planner.specs.yaml.document import parse_yaml
 
@@ -268,8 +269,18 @@ _AXOLOTL_NAMES = {
         f"fsdp_config.fsdp_{key}": f"fsdp_config.{key}"
         for key in ("activation_checkpointing", "reshard_after_forward", "offload_params")
     },
+    "fsdp_config.fsdp_activation_checkpointing_offload": NO_KEY,
     **{f"parallelism_config.parallelism_config_{k}_size": name for k, name in SIZES.items()},
 }
+_OF_LAUNCH_FILE = {f"parallelism_config.parallelism_config_{name}_size": NO_KEY for name in SIZES}
+"""Degrees, which a file of `accelerate config` says, and none that has `fsdp` itself."""
+
+
+def _with_own_sharding(settings: Settings) -> tuple[str, ...]:
+    """Return the settings of `_OF_LAUNCH_FILE` where a launch file beside it may say them."""
+    return () if settings.get("fsdp") else tuple(_OF_LAUNCH_FILE)
+
+
 _TRAINER_DEFAULTS = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 1}
 READINGS = (
     TunerReading(
@@ -315,6 +326,8 @@ READINGS = (
         packing=_factory_packing,
         reference=_factory_reference,
         launch=_trainer_launch,
+        key_names=_OF_LAUNCH_FILE,
+        left_out_names=_with_own_sharding,
         not_training=_factory_not_training,
         stages=("pt", "sft", "dpo"),
         means={
@@ -390,6 +403,8 @@ READINGS = (
         reference=_trl_reference,
         notes=_trl_notes,
         launch=_trainer_launch,
+        key_names=_OF_LAUNCH_FILE,
+        left_out_names=_with_own_sharding,
         stages=("sft", "dpo"),
     ),
     TunerReading(

@@ -7,13 +7,11 @@ from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.frameworks.framework import Framework
 from planner.frameworks.registry import framework
-from planner.frameworks.runs.existing_run import ExistingRun
+from planner.frameworks.runs.existing_run import NO_KEY, ExistingRun
 from searches.frameworks.registry import load
 
 Settings = dict[str, str | None]
 """Values by flag or key: a flag without a value has an empty text, one that has to go None."""
-NO_KEY = "no key"
-"""Stands for what a framework's file cannot say."""
 
 
 def _plan_settings(
@@ -54,6 +52,8 @@ def changed_settings(run: ExistingRun, old: Layout, new: Layout, problem: Proble
         return {}
     named = ((run.key_names.get(key, key), value) for key, value in needed.items())
     needed = {key: value for key, value in named if key}
+    if NO_KEY in needed:
+        return {}
     in_launch_file = run.framework == "deepspeed" and run.format.startswith("Accelerate")
     return {ACCELERATE_KEYS.get(k, k): v for k, v in needed.items()} if in_launch_file else needed
 

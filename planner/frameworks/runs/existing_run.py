@@ -9,6 +9,9 @@ from planner.specs.importers.imported import Imported
 PAIR_SEQUENCES = 2
 """Sequences of a pair of answers (DPO), which training programs count as one sample."""
 
+NO_KEY = "no key"
+"""Stands for what a framework's file, or one of a tool on it, cannot say."""
+
 
 @dataclass(frozen=True, slots=True)
 class Switch:
@@ -87,7 +90,7 @@ class ExistingRun:
     """Flags or keys as written, by name in `settings`."""
     key_names: Mapping[str, str] = field(default_factory=dict)
     """What the file calls settings of the framework, where it has other names for them; empty for
-    one that follows from the others."""
+    one that follows from the others, `NO_KEY` for one that it has not."""
     has_named_keys_alone: bool = False
     """Whether its files can set nothing of the framework but what `key_names` has."""
     held_values: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

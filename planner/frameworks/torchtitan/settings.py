@@ -4,7 +4,7 @@ import json
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from planner.frameworks.runs.changes import NO_KEY
+from planner.frameworks.runs.existing_run import NO_KEY
 from planner.frameworks.torchtitan.fields import batch, compiler, parallelism
 from planner.frameworks.torchtitan.toml import recompute_keys
 

@@ -47,7 +47,13 @@ BATCH = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}
 FILES: dict[str, dict[str, Any]] = {
     "trl": {
         **{"model_name_or_path": "m", "dataset_name": "d", **BATCH, "max_length": 512},
-        **{"use_peft": True, "lora_r": 8, "lora_alpha": 16, "lora_dropout": 0.1, "optim": "adamw"},
+        **{
+            "use_peft": True,
+            "lora_r": 8,
+            "lora_alpha": 16,
+            "lora_dropout": 0.1,
+            "optim": "adamw_torch",
+        },
         **{"lora_target_modules": ["q_proj"], "lora_target_parameters": None, "bf16": True},
         **{"load_in_4bit": True, "load_in_8bit": False, "use_bnb_nested_quant": True},
         **{"packing": True, "packing_strategy": "bfd", "gradient_checkpointing": True},

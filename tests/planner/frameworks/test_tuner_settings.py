@@ -9,12 +9,18 @@ import pytest
 import yaml
 
 import planner
+from costmodels.problem import Problem
+from costmodels.shapes import TrainingJob
+from costmodels.stacks import STACKS
+from hardware.parts import Fabric
 from planner.errors import SpecError
 from planner.frameworks.finetuning.settings.table import SettingRule, setting_table
 from planner.frameworks.finetuning.tuners import TUNERS
+from planner.frameworks.runs.changes import changed_settings
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import read_run
 from planner.specs.loader import model_from_dict
+from tests.planner.emitting import layout, pool
 
 SIZES = {"gated": True, "layers": 4, "hidden": 128, "heads": 8, "kv_heads": 2, "ffn": 256}
 MODEL = model_from_dict(
@@ -312,3 +318,14 @@ def test_commands_of_trl_say_the_task(tmp_path: Path) -> None:
         (tmp_path / "a.sh").write_text(f"trl {task} --config a.yaml\n")
         run = read_run(str(tmp_path / "a.sh"), RunQuery(MODEL, n_devices=8))
         assert run.job.get("reference") == reference
+
+
+def test_degrees_are_no_change_of_a_file_that_shards_itself(tmp_path: Path) -> None:
+    run = read(tmp_path, "trl", "fsdp: full_shard auto_wrap\n")
+    old, new = layout(MODEL.shape, zero=3), layout(MODEL.shape, zero=3, shard=4)
+    problem = Problem(MODEL.shape, TrainingJob(2048, 128), pool(), Fabric(), STACKS["hf-fsdp2"])
+    assert changed_settings(run, old, new, problem) == {}
+    wider = changed_settings(run, old, layout(MODEL.shape, zero=2), problem)
+    assert wider["fsdp_config.fsdp_reshard_after_forward"] == "false"
+    with_file = read(tmp_path, "trl")
+    assert "parallelism_config" in " ".join(changed_settings(with_file, old, new, problem))
