@@ -48,16 +48,16 @@ FieldValue = bool | int | float | str
 
 
 Framework = Annotated[
-    str, Field(json_schema_extra=often_one_of(lambda: ("", *framework_spaces())))
+    str, Field(json_schema_extra=often_one_of("FrameworkName", lambda: ("", *framework_spaces())))
 ]
 """A framework, with `@` and a release if one is meant, `default` or `any`; empty: `default`."""
-Objective = Annotated[str, Field(json_schema_extra=one_of(("", *OBJECTIVES)))]
+Objective = Annotated[str, Field(json_schema_extra=one_of("ObjectiveName", ("", *OBJECTIVES)))]
 """What is to be best; empty: the step time."""
-FrontAxis = Annotated[str, Field(json_schema_extra=often_one_of(lambda: OBJECTIVES))]
+FrontAxis = Annotated[str, Field(json_schema_extra=often_one_of("FrontAxis", lambda: OBJECTIVES))]
 """An objective of a front; spaces around it are nothing."""
-Stack = Annotated[str, Field(json_schema_extra=one_of(("", *sorted(STACKS))))]
+Stack = Annotated[str, Field(json_schema_extra=one_of("StackName", ("", *sorted(STACKS))))]
 """A profile of software; empty: that of the framework."""
-Allowance = Annotated[str, Field(json_schema_extra=one_of(ALLOWANCES))]
+Allowance = Annotated[str, Field(json_schema_extra=one_of("Allowance", ALLOWANCES))]
 """What is left out of a search unless it is allowed."""
 Factor = Annotated[float, Field(json_schema_extra={"minimum": 0})]
 """A number that is refused below 0 where it is read, in words of its own."""

@@ -39,9 +39,9 @@ def _launchers() -> tuple[str, ...]:
     return tuple(LAUNCHERS)
 
 
-Target = Annotated[str, Field(json_schema_extra=often_one_of(_targets))]
+Target = Annotated[str, Field(json_schema_extra=often_one_of("TargetName", _targets))]
 """What files are written for; a framework with `@` and a release if one is meant."""
-Launcher = Annotated[str, Field(json_schema_extra=often_one_of(_launchers))]
+Launcher = Annotated[str, Field(json_schema_extra=often_one_of("LauncherName", _launchers))]
 """What starts a run; spaces around it are nothing."""
 
 
@@ -57,6 +57,7 @@ class Text(Request):
 Document = Annotated[
     Text | str | dict[str, Any],
     Field(
+        title="InputDocument",
         description="The name of a packaged example, the text of a file, or what a file holds.",
         union_mode="left_to_right",
     ),

@@ -43,6 +43,17 @@ and what to use instead (`x-use-instead`). Answers that hold such a part have th
 `Deprecation` (RFC 9745), `Sunset` (RFC 8594) and a `Link` with `rel="deprecation"`. Nothing else
 goes away within /v1.
 """
+NAMED = (
+    "Allowance",
+    "FrameworkName",
+    "FrontAxis",
+    "InputDocument",
+    "LauncherName",
+    "ObjectiveName",
+    "StackName",
+    "TargetName",
+)
+"""Titles of schemas that fields of several requests have."""
 Data = dict[str, Any]
 Mode = Literal["validation", "serialization"]
 Refs = Mapping[tuple[Any, Mode], Mapping[str, Any]]
@@ -100,8 +111,8 @@ def openapi_document(root_path: str = "") -> Data:
     paths: Data = {}
     for each in OPERATIONS:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, refs)
-    schemas_by_name = dict(sorted(defined.get("$defs", {}).items()))
-    schemas_by_name["JobRequest"]["properties"]["call"]["enum"] = list(CALLS)
+    named = _named(defined["$defs"])
+    named["JobRequest"]["properties"]["call"]["enum"] = list(CALLS)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -136,9 +147,30 @@ def openapi_document(root_path: str = "") -> Data:
                     "content": {PROBLEM: {"schema": _problem_schema(refs)}},
                 },
             },
-            "schemas": schemas_by_name,
+            "schemas": dict(sorted(named.items())),
         },
     }
+
+
+def _named(schemas_by_name: Mapping[str, Any]) -> Data:
+    """Return schemas with those of `NAMED` told once, and referred to where they stood."""
+    found: Data = {}
+
+    def told(value: Any) -> Any:
+        if isinstance(value, list):
+            return [told(each) for each in value]
+        if not isinstance(value, dict):
+            return value
+        value = {key: told(each) for key, each in value.items()}
+        title = value.get("title")
+        if not isinstance(title, str) or title not in NAMED:
+            return value
+        here = {key: value.pop(key) for key in ("default",) if key in value}
+        found.setdefault(title, value)
+        return {"$ref": f"#/components/schemas/{title}", **here}
+
+    result = {name: told(schema) for name, schema in schemas_by_name.items()}
+    return result | found
 
 
 def _problem_schema(refs: Refs) -> Mapping[str, Any]:

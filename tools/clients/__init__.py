@@ -1,0 +1,1 @@
+"""Clients that programs make of docs/openapi.json: made, compiled, used."""
