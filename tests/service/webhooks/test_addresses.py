@@ -119,7 +119,7 @@ def resolving(monkeypatch: pytest.MonkeyPatch, *addresses: str) -> None:
 
 def test_the_address_that_is_connected_to_is_the_one_that_was_looked_at(monkeypatch):
     resolving(monkeypatch, "93.184.216.34")
-    assert HOOKS.resolve("hooks.example.com", 443, encrypted=True) == "93.184.216.34"
+    assert HOOKS.resolve("hooks.example.com", 443, encrypted=True) == ["93.184.216.34"]
 
 
 @pytest.mark.parametrize(
