@@ -28,6 +28,7 @@ from planner.cli.commands.measurement import (
     measure_command,
     validate_command,
 )
+from planner.cli.commands.service.app import jobs_app
 from planner.cli.options import (
     TARGETS,
     ClusterArg,
@@ -38,7 +39,7 @@ from planner.cli.options import (
     TableOrJson,
     TimeLimit,
 )
-from planner.cli.plugins import FIND, LOOK_UP, MEASURE, READ, RUN, Commands
+from planner.cli.plugins import FIND, LOOK_UP, MEASURE, READ, RUN, SERVE, Commands
 from planner.cli.signatures import records_as_options
 from planner.errors import PlannerError
 
@@ -72,6 +73,7 @@ app = typer.Typer(
 )
 app.add_typer(catalog_app, name="catalog", rich_help_panel=LOOK_UP)
 app.add_typer(import_app, name="import", rich_help_panel=LOOK_UP)
+app.add_typer(jobs_app, name="jobs", rich_help_panel=SERVE)
 
 
 @app.command("solve", rich_help_panel=FIND)

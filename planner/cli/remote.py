@@ -550,6 +550,18 @@ def _catalog_show(service: Client, params: Params) -> int:
     return 0
 
 
+def _of_jobs(name: str) -> Callable[[Client, Params], int]:
+    """Return what a command of `planner jobs` does; a service alone answers it."""
+
+    def run(service: Client, params: Params) -> int:
+        from planner.cli.commands.service import jobs
+
+        work: Callable[[Client, Params], int] = getattr(jobs, name)
+        return work(service, params)
+
+    return run
+
+
 _EXECUTOR = "leave it out: planner serve --executor says where its searches run"
 
 SERVED: Mapping[str, Served] = {
@@ -576,5 +588,9 @@ SERVED: Mapping[str, Served] = {
     "rule": Served(_rule),
     "catalog list": Served(_catalog_list),
     "catalog show": Served(_catalog_show),
+    "jobs list": Served(_of_jobs("list_jobs")),
+    "jobs show": Served(_of_jobs("show_job")),
+    "jobs watch": Served(_of_jobs("watch_jobs")),
+    "jobs cancel": Served(_of_jobs("cancel_job")),
 }
 """By command."""

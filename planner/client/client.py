@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from planner.client.errors import ServiceError, problem_error
+from planner.client.feeds import JobFeeds, job_tags
 from planner.client.requests import (
     Data,
     Result,
@@ -43,6 +44,7 @@ from planner.client.transport import (
     HttpReply,
     PathLike,
     Transport,
+    json_bytes,
     pause,
     reply_object,
 )
@@ -89,7 +91,7 @@ class ServiceAnswer:
         return json.loads(self.payload)
 
 
-class Client:
+class Client(JobFeeds):
     """Asks one service. Every method raises `ServiceError` where it is refused or not reached."""
 
     def __init__(
@@ -343,7 +345,9 @@ class Client:
         always = call in ALWAYS_JOBS
         key = {"Idempotency-Key": str(uuid.uuid4())} if always else {}
         path = PATHS.get(call, f"/v1/plans:{quote(call)}")
-        return self._transport.send("POST", path, _body(request), headers | key, cached=not always)
+        return self._transport.send(
+            "POST", path, json_bytes(request), headers | key, cached=not always
+        )
 
     # ---- jobs
 
@@ -403,13 +407,18 @@ class Client:
         *,
         time_limit_s: float = 0.0,
         idempotency_key: str = "",
+        labels: Mapping[str, str] = {},
+        webhook: Mapping[str, Any] | None = None,
     ) -> Data:
         """Submit a call as a job and return the job.
+
+        `labels` are names and values by which jobs are selected. `webhook` is an address that is
+        told when the job has ended: `{"url", "secret", "states"?}`.
 
         The same `idempotency_key` with the same request gives the first job; one is made where
         none is given, so that a repetition after a lost connection makes no second job.
         """
-        arguments: Data = {"call": call, "request": dict(request)}
+        arguments: Data = {"call": call, "request": dict(request), **job_tags(labels, webhook)}
         if time_limit_s:
             arguments["time_limit_s"] = time_limit_s
         key = idempotency_key or str(uuid.uuid4())
@@ -417,25 +426,12 @@ class Client:
             raise UsageError(f"idempotency_key {key!r} is not plain ASCII", "leave it out")
         headers = {"Idempotency-Key": key}
         return reply_object(
-            self._transport.send("POST", "/v1/jobs", _body(arguments), headers).payload
+            self._transport.send("POST", "/v1/jobs", json_bytes(arguments), headers).payload
         )
 
     def job(self, job_id: str) -> Data:
         """Return a job."""
         return reply_object(self._transport.send("GET", _job_path(job_id)).payload)
-
-    def jobs(self, state: str = "", *, page: int = 100) -> Iterator[Data]:
-        """Yield one's own jobs, the newest first; all of them for an admin."""
-        query: Data = {"limit": page, **({"state": state} if state else {})}
-        cursor = ""
-        while True:
-            more = {"cursor": cursor} if cursor else {}
-            path = f"/v1/jobs?{urlencode({**query, **more})}"
-            answer = reply_object(self._transport.send("GET", path).payload)
-            yield from answer["jobs"]
-            cursor = answer["next_cursor"]
-            if not cursor:
-                return
 
     def cancel(self, job_id: str) -> Data:
         """Cancel a job and return it; one that has ended stays as it is."""
@@ -505,13 +501,6 @@ class Client:
             cursor = page["next_cursor"]
             if not cursor or (so_far and len(page["items"]) < limit):
                 return
-
-
-def _body(request: Mapping[str, Any]) -> bytes:
-    try:
-        return json.dumps(request, allow_nan=False, default=os.fspath).encode()
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"the request is no JSON: {error}", "plain data only") from None
 
 
 def _job_path(job_id: str) -> str:

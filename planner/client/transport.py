@@ -14,7 +14,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from planner.client.errors import ServiceError, problem_error
@@ -29,6 +29,8 @@ KEPT_ANSWERS = 64
 KEPT_BYTES = 32_000_000
 _PLAIN = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
 """What OpenSSL calls an answer that is not TLS, in releases before and since 3.2."""
+_DONE = (200, 201, 202, 204)
+"""Statuses of answers; others are refusals."""
 _PASSES = (429, 502, 503)
 """Statuses of refusals that pass; 502 is a proxy's whose service starts."""
 LOST = (OSError, http.client.HTTPException)
@@ -130,7 +132,7 @@ class Transport:
 
     def send(
         self,
-        method: Literal["GET", "POST"],
+        method: Literal["GET", "POST", "DELETE"],
         path: str,
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
@@ -160,7 +162,7 @@ class Transport:
                 continue
             if reply.status == 304 and cached_answer:
                 return HttpReply(200, reply.headers, cached_answer[1])
-            if reply.status in (200, 202):
+            if reply.status in _DONE:
                 if cached and reply.status == 200:
                     self._answers.put(key, reply)
                 return reply
@@ -172,9 +174,19 @@ class Transport:
             pause(tried, refusal.retry_after_s)
         raise AssertionError("the last try returns or raises")
 
+    def send_new(self, path: str, body: bytes) -> HttpReply:
+        """Return the reply to a request that makes something new each time: it is sent once."""
+        try:
+            reply = self.send_once("POST", path, body)
+        except LOST as error:
+            raise self.unreachable(error) from None
+        if reply.status not in _DONE:
+            raise _refusal(reply)
+        return reply
+
     def send_once(
         self,
-        method: Literal["GET", "POST"],
+        method: Literal["GET", "POST", "DELETE"],
         path: str,
         body: bytes = b"",
         headers: Mapping[str, str] | None = None,
@@ -308,6 +320,14 @@ def _object(text: str | bytes) -> Data:
     if not isinstance(result, dict):
         raise ValueError("no object")
     return result
+
+
+def json_bytes(request: Mapping[str, Any]) -> bytes:
+    """Return the bytes of a request; `UsageError` for what is no JSON."""
+    try:
+        return json.dumps(request, allow_nan=False, default=os.fspath).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"the request is no JSON: {error}", "plain data only") from None
 
 
 def reply_object(payload: bytes) -> Data:

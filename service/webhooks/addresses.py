@@ -75,21 +75,21 @@ class Destinations:
             return True
         return encrypted and plain.is_global and not plain.is_multicast
 
-    def resolve(self, host: str, port: int, encrypted: bool) -> str:
-        """Return an address of a host to connect to; `AddressRefused` where there is none.
+    def resolve(self, host: str, port: int, encrypted: bool) -> list[str]:
+        """Return the addresses of a host to connect to; `AddressRefused` where there is none.
 
         Every address of it must be allowed: who answers with some that are not is not trusted.
         """
         if not self.allows_host(host):  # the list may have become shorter since
             raise AddressRefused(f"webhooks may not lead to {host}")
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        addresses = [str(each[4][0]) for each in found]
+        addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
         for each in addresses:
             if not self.allows_address(ipaddress.ip_address(each.partition("%")[0]), encrypted):
                 raise AddressRefused(f"{host} stands for an address that is not allowed")
         if not addresses:
             raise AddressRefused(f"{host} stands for no address")
-        return addresses[0]
+        return addresses
 
 
 def _inner(address: Address) -> Address:

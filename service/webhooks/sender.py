@@ -6,7 +6,7 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -37,25 +37,42 @@ class Attempt:
 
 
 class _Pinned(http.client.HTTPConnection):
-    """A connection to an address that was looked at, whatever its name stands for by now."""
+    """A connection to addresses that were looked at, whatever their name stands for by now."""
 
     def __init__(
-        self, host: str, port: int, address: str, context: ssl.SSLContext | None, timeout_s: float
+        self,
+        host: str,
+        port: int,
+        addresses: Sequence[str],
+        context: ssl.SSLContext | None,
+        timeout_s: float,
     ) -> None:
         super().__init__(host, port, timeout=timeout_s)
-        self._address, self._context = address, context
+        self._addresses, self._context = addresses, context
+        self.is_aborted = False
+        """Whether it was ended because it took too long."""
 
     def connect(self) -> None:
         """Connect, with TLS to the name where it is asked for."""
-        self.sock = socket.create_connection((self._address, self.port), self.timeout)
+        self.sock = self._connected()
         if self._context is not None:
             self.sock = self._context.wrap_socket(
                 self.sock, server_hostname=self.host, do_handshake_on_connect=False
             )
             self.sock.do_handshake()
 
+    def _connected(self) -> socket.socket:
+        """Return a socket to the first of the addresses that takes it."""
+        for address in self._addresses[:-1]:
+            with contextlib.suppress(OSError):
+                return socket.create_connection((address, self.port), self.timeout)
+            if self.is_aborted:
+                break
+        return socket.create_connection((self._addresses[-1], self.port), self.timeout)
+
     def abort(self) -> None:
         """End what goes on, from another thread."""
+        self.is_aborted = True
         held = self.sock
         if held is not None:
             with contextlib.suppress(OSError):
@@ -107,9 +124,9 @@ class Sender:
         encrypted = parts.scheme == "https"
         port = parts.port or (443 if encrypted else 80)
         host = parts.hostname or ""
-        address = self.destinations.resolve(host, port, encrypted)
+        addresses = self.destinations.resolve(host, port, encrypted)
         context = self._context if encrypted else None
-        connection = _Pinned(host, port, address, context, self._attempt_s)
+        connection = _Pinned(host, port, addresses, context, self._attempt_s)
         timer = threading.Timer(self._attempt_s, connection.abort)
         timer.daemon = True
         timer.start()
@@ -117,7 +134,10 @@ class Sender:
             path = parts.path or "/"
             target = f"{path}?{parts.query}" if parts.query else path
             connection.request("POST", target, body, dict(headers))
-            return connection.getresponse().status
+            status = connection.getresponse().status
+            if connection.is_aborted:  # to the parser the end of a connection ends the headers
+                raise TimeoutError(f"no answer within {self._attempt_s:g} s")
+            return status
         finally:
             timer.cancel()
             connection.close()

@@ -71,7 +71,7 @@ def scripted(*replies: Reply | Callable[[Asked], Reply]) -> Iterator[Scripted]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_POST = do_GET
+        do_POST = do_DELETE = do_GET
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True

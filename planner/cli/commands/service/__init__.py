@@ -1,0 +1,1 @@
+"""What commands do that only a service answers: `planner jobs`."""
