@@ -269,7 +269,9 @@ def read_job(body: bytes, settings: RequestLimits) -> WorkOutcome:
     """Return the call and the request of a body for a job."""
     begun = time.monotonic()
     name, request, limit_s, tags = job_request(body, settings)
-    return WorkOutcome("", False, request, True, time.monotonic() - begun, name, limit_s, tags=tags)
+    return WorkOutcome(
+        "", False, request, True, time.monotonic() - begun, name, limit_s, tags=tags
+    )
 
 
 def slice_of(task: Task) -> bytes:

@@ -126,7 +126,10 @@ def job_examples() -> dict[str, Any]:
         "submitJob": {"request": {"call": "sweep", "request": REQUESTS["sweep"]}},
         "getJob": {"answer": view(State.RUNNING, n_events=3, **running).to_json()},
         "cancelJob": {"answer": view(State.CANCELLED, **ended).to_json()},
-        "listJobs": {"request": {"limit": 1}, "answer": {"jobs": [done], "next_cursor": ""}},
+        "listJobs": {
+            "request": {"limit": 1},
+            "answer": {"jobs": [done], "next_cursor": "", "resource_version": 7},
+        },
     }
 
 

@@ -1,6 +1,9 @@
 """Signatures as Standard Webhooks has them."""
 
 import base64
+import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,3 +52,17 @@ def test_what_is_no_secret_is_refused_and_not_repeated(secret):
         check_secret(secret)
     assert caught.value.errors[0].field == "secret"
     assert len(secret) < 8 or secret not in str(caught.value.to_json())
+
+
+def test_the_lines_of_the_docs_verify_what_is_sent():
+    page = (Path(__file__).parents[3] / "docs" / "webhooks.md").read_text()
+    lines = page.partition("```python\n")[2].partition("```")[0]
+    names: dict[str, Any] = {}
+    exec(lines, names)
+    secret, body = new_secret(), b'{"type": "job.succeeded"}'
+    headers = signature_headers(secret, "msg_1", int(time.time()), body)
+    assert names["is_ours"](secret, headers, body)
+    assert not names["is_ours"](secret, headers, body + b" ")
+    assert not names["is_ours"](new_secret(), headers, body)
+    old = signature_headers(secret, "msg_1", int(time.time()) - 1_000, body)
+    assert not names["is_ours"](secret, old, body)
