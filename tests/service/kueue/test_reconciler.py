@@ -226,6 +226,15 @@ def test_a_product_label_is_left_out_where_the_check_says_so(
     assert "nodeSelector" not in update
 
 
+def test_what_is_there_already_is_not_added_again(kueue: Kueue, reconciler: Reconciler) -> None:
+    selector = {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3"}
+    notes = NOTES | {"planner/plan-tp": "2"}
+    (update,) = decided(kueue, reconciler, notes, nodeSelector=selector)["podSetUpdates"]
+    assert "nodeSelector" not in update
+    assert "planner/plan-tp" not in update["annotations"]
+    assert "planner/plan-pp" in update["annotations"]
+
+
 # Rejected
 
 
