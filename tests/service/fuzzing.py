@@ -869,6 +869,7 @@ class RestRequests:
         self.rng, self.mutator = self.bodies.rng, self.bodies.mutator
         self.operations = OPERATIONS
         self.jobs: list[str] = ["0" * 32]
+        self.webhooks: list[str] = ["0" * 32]
 
     def next(self) -> Sent:
         """Return the next request."""
@@ -884,7 +885,9 @@ class RestRequests:
         if operation.id == "watchJob":  # of a job that runs, the stream would last as long
             headers.append((b"last-event-id", b"999999999"))
             path = operation.path.replace("{job_id}", rng.choice(self.jobs))
-        path = path.replace("{webhook_id}", self._job_id())
+        known = rng.random() < 0.8
+        webhook_id = rng.choice(self.webhooks[-20:]) if known else self._job_id()
+        path = path.replace("{webhook_id}", webhook_id)
         query = self._query([p.name for p in operation.parameters if p.where == "query"])
         if operation.id == "watchJobs":  # without an end it would last for ever
             query = f"?timeout_s=0&labels={quote(rng.choice(SELECTORS))}"
@@ -916,8 +919,9 @@ class RestRequests:
 
     def _webhook(self) -> bytes:
         rng = self.rng
-        asked: Any = {"url": rng.choice(URLS), "secret": SECRET, "states": ["FAILED"]}
-        asked["labels"] = rng.choice(SELECTORS)
+        usual = rng.random() < 0.5
+        url, selector = (URLS[0], "") if usual else (rng.choice(URLS), rng.choice(SELECTORS))
+        asked: Any = {"url": url, "secret": SECRET, "states": ["FAILED"], "labels": selector}
         asked = self.mutator.data(asked) if rng.random() < 0.5 else asked
         return json.dumps(asked).encode("utf-8", "surrogatepass")
 
@@ -1193,6 +1197,8 @@ async def _rest(
             await check_schema(found, sent, status, body)
             if status == 202 and isinstance(data, dict):
                 requests.jobs.append(data["job_id"])
+            if status == 201 and isinstance(data, dict):
+                requests.webhooks.append(data["webhook_id"])
             if sent.known == "evaluate" and status == 200:
                 keep_result(requests.bodies, "evaluate", data)
             note(found)
@@ -1241,6 +1247,14 @@ class Context:
         raise grpc.aio.AbortError
 
 
+def keep_ids(requests: Any, message: Any) -> None:
+    """Remember a job and a webhook that an answer names: later requests are about them."""
+    if getattr(message, "job_id", ""):
+        requests.jobs.append(message.job_id)
+    if getattr(message, "webhook_id", ""):
+        requests.webhooks.append(message.webhook_id)
+
+
 class GrpcRequests:
     """Messages near valid ones of every method, and bytes that are none."""
 
@@ -1252,6 +1266,7 @@ class GrpcRequests:
         self.methods = [method.name for method in SERVICE.methods]
         self.call_of = CALL_OF
         self.jobs: list[str] = ["0" * 32]
+        self.webhooks: list[str] = ["0" * 32]
 
     def next(self) -> tuple[str, bytes, tuple[tuple[str, Any], ...]]:
         """Return the method, the bytes and the metadata of the next request."""
@@ -1282,9 +1297,15 @@ class GrpcRequests:
                 )
             elif field.name in ("limit", "after") and rng.random() < 0.5:
                 setattr(message, field.name, rng.choice((0, 1, -1, 1_000, 2**31 - 1, 5)))
-            elif field.name in ("labels", "call", "url", "webhook_id") and method != "SubmitJob":
-                setattr(message, field.name, rng.choice((*SELECTORS, *LABEL_TEXTS, *URLS)))
-            elif field.name == "resource_version" and rng.random() < 0.5:
+            elif field.name in ("labels", "url", "webhook_id") and method != "SubmitJob":
+                usual = {"labels": SELECTORS[0], "url": URLS[0]}
+                usual["webhook_id"] = rng.choice(self.webhooks[-20:])
+                hostile = rng.choice((*SELECTORS, *LABEL_TEXTS, *URLS))
+                value = usual[field.name] if rng.random() < 0.8 else hostile
+                setattr(message, field.name, value)
+            elif field.name == "call" and rng.random() < 0.2:
+                message.call = rng.choice((*LABEL_TEXTS, "solve"))
+            elif field.name == "resource_version" and rng.random() < 0.2:
                 message.resource_version = rng.choice((1, -1, 2**53, 2**63 - 1))
             elif field.name == "cursor" and rng.random() < 0.3:
                 message.cursor = rng.choice(("1", "x", "9" * 30, "\0"))
@@ -1294,7 +1315,7 @@ class GrpcRequests:
         if method == "WatchJob":
             message.job_id = self.rng.choice(self.jobs)
         if method == "WatchJobs":  # without an end it would last for ever
-            message.timeout_s = rng.choice((0.0, 0.01, -1.0, float("nan")))
+            message.timeout_s = rng.choice((0.0, 0.0, 0.01, 0.01, -1.0, float("nan")))
         data = message.SerializeToString()
         if rng.random() < 0.25:
             data = self._mutated(data)
@@ -1412,7 +1433,8 @@ async def _grpc(
     n_requests: int, seed: int, note: Callable[[Found], None], folder: Path, workers: bool
 ) -> Found:
     from service.access.auth import Auth, read_tokens
-    from service.rpc.methods import _RESPONSES, Grpc
+    from service.rpc.messages import _RESPONSES
+    from service.rpc.methods import Grpc
     from service.telemetry.metrics import Metrics
     from tests.service import serving
 
@@ -1443,8 +1465,7 @@ async def _grpc(
                 found.fault(f"{method} {status}: a trace", shown)
             for each in written:
                 message = _RESPONSES[method].FromString(each)
-                if getattr(message, "job_id", ""):
-                    requests.jobs.append(message.job_id)
+                keep_ids(requests, message)
             note(found)
         found.end = resources(pids())
     found.check_growth()

@@ -540,7 +540,7 @@ def note_answer(
     """Note what no answer may be."""
     from google.protobuf.message import DecodeError
 
-    from service.rpc.methods import _RESPONSES
+    from service.rpc.messages import _RESPONSES
 
     method = asked.path.rpartition("/")[2]
     name = method if method in _RESPONSES else "other"
@@ -559,5 +559,4 @@ def note_answer(
         except DecodeError:
             found.fault(f"{method} {status}: no answer of its kind", shown)
             continue
-        if getattr(message, "job_id", ""):
-            calls.requests.jobs.append(message.job_id)
+        fuzzing.keep_ids(calls.requests, message)

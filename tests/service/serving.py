@@ -41,6 +41,9 @@ OPTIONS = Options(
     job_hard_s=10.0,
     cache_bytes=16_000_000,
     grace_s=100.0,
+    webhook_hosts=("hooks.invalid", "127.0.0.1"),  # where nobody listens
+    webhook_networks=("127.0.0.0/8",),
+    webhooks_per_owner=1_000_000,
 )
 
 
