@@ -311,6 +311,8 @@ def test_work_ends_when_its_caller_leaves(service):
         ("GET", "/v1/jobs?state=LOST", {}, 400, "malformed"),
         ("GET", "/v1/jobs?limit=0", {}, 400, "malformed"),
         ("GET", "/v1/jobs?limit=1&limit=2", {}, 400, "malformed"),
+        ("GET", "/v1/jobs?limits=1", {}, 400, "malformed"),
+        ("GET", "/v1/rules?name=TP002", {}, 400, "malformed"),
         ("GET", "/v1/jobs?cursor=!", {}, 400, None),
         ("GET", "/v1/jobs/none", {}, 404, "unknown-job"),
         ("GET", "/v1/jobs/none/result", {}, 404, "unknown-job"),
