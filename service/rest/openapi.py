@@ -35,7 +35,8 @@ error. Fields may be added to answers: ignore unknown ones.
 
 **Requests.** A value that the schema allows may still be refused, 422, for what it means: a name
 that is none, a model that no such cluster holds, two options that exclude each other. `errors`
-say which field, and what to change.
+say which field, and what to change. A cursor of no page, a number beyond 1e18 and the character
+NUL are 400.
 
 **Deprecation.** What is to go away is marked `deprecated` here, with the day from which
 (`x-deprecated-since`), the day until which it stays at least (`x-sunset`, a year later or more)

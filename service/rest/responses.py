@@ -41,7 +41,7 @@ def webhook_of(request: Request) -> tuple[str, Caller]:
 
 
 def request_query(request: Request) -> dict[str, str]:
-    """Return the parameters of a query, each once; `Refusal` 400."""
+    """Return the parameters of a query, each once and of the operation; `Refusal` 400."""
     raw: bytes = request.scope.get("query_string", b"")
     try:
         result = parse_qs(
@@ -52,6 +52,12 @@ def request_query(request: Request) -> dict[str, str]:
     for name, values in result.items():
         if len(values) > 1:
             raise refused("malformed", f"the parameter {name[:40]!r} stands twice", 400)
+    operation = exchange_of(request)[0].operation
+    known = [p.name for p in operation.parameters if p.where == "query"] if operation else []
+    for name in result:
+        if name not in known:
+            choices = f"it is none of {', '.join(known)}" if known else "there are none here"
+            raise malformed(name[:40], f"the parameter {name[:40]!r}: {choices}")
     return {name: values[0] for name, values in result.items()}
 
 

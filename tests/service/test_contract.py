@@ -18,6 +18,7 @@ from service.handlers import calls
 from service.handlers.calls import CALLS, dumps
 from service.handlers.limits import RequestLimits
 from service.proto.planner.v1 import planner_pb2 as pb
+from service.rest.operations import FACTS
 from tests.planner.command import run_here
 from tests.service.conftest import STORES
 from tests.service.handlers.test_calls import JOB, SCRIPT
@@ -359,7 +360,7 @@ def outcome(ask: Asker, operation: str, *given: Any) -> tuple[int, str]:
 def test_every_operation_lets_in_its_roles_and_nobody_else(ask, role, token):
     operations: list[tuple[str, str, tuple[Any, ...]]] = []
     for name in ALL_CALLS:
-        operations.append((CALLS[name].role, "call", (name, {"name": "n"})))
+        operations.append((CALLS[name].role, "call", (name, {FACTS.get(name, "name"): "n"})))
         operations.append(("solve", "submit", (name, {"n": 2})))
     for operation, needed in JOB_OPERATIONS.items():
         given = () if operation in ("list", "version") else ("0" * 32,)

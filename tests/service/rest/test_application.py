@@ -311,6 +311,8 @@ def test_work_ends_when_its_caller_leaves(service):
         ("GET", "/v1/jobs?state=LOST", {}, 400, "malformed"),
         ("GET", "/v1/jobs?limit=0", {}, 400, "malformed"),
         ("GET", "/v1/jobs?limit=1&limit=2", {}, 400, "malformed"),
+        ("GET", "/v1/jobs?limits=1", {}, 400, "malformed"),
+        ("GET", "/v1/rules?name=TP002", {}, 400, "malformed"),
         ("GET", "/v1/jobs?cursor=!", {}, 400, None),
         ("GET", "/v1/jobs/none", {}, 404, "unknown-job"),
         ("GET", "/v1/jobs/none/result", {}, 404, "unknown-job"),
@@ -605,7 +607,7 @@ def test_sections_of_an_answer_are_read_without_the_rest():
 def test_logs_are_json_with_ids_and_without_secrets(service):
     stream = io.StringIO()
     logs.configure("info", "json", stream)
-    asked = service.ask("GET", "/v1/jobs/none/result?secret=1")
+    asked = service.ask("GET", "/v1/jobs/none/events?secret=1")
     service.ask("POST", "/v1/plans:solve", json={"n": 71, "secret": "body"})
     written = [line for line in stream.getvalue().splitlines() if '"httpx"' not in line]
     lines = [json.loads(line) for line in written]

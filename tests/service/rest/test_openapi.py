@@ -152,3 +152,38 @@ def test_changes_that_break_readers_are_found(committed, path, value, said):
 )
 def test_additions_break_nobody(committed, path, value):
     assert breaking_changes(committed, changed(committed, path, value)) == []
+
+
+@pytest.mark.parametrize(
+    ("field", "is_told"), [("SolveRequest.objective", True), ("SolveRequest.pool", False)]
+)
+def test_a_text_becomes_words_only_where_it_never_was_more(committed, field, is_told):
+    place = ("components", "schemas", *field.replace(".", ".properties.").split("."))
+    old = changed(committed, place, {"type": "string"})
+    new = changed(committed, place, {"type": "string", "enum": ["a"]})
+    assert (breaking_changes(old, new) == []) == is_told
+
+
+def test_refusals_tell_their_headers_and_answers_where_to_go_on(committed):
+    parts = committed["components"]
+    assert "WWW-Authenticate" in parts["responses"]["Unauthenticated"]["headers"]
+    assert "Retry-After" in parts["responses"]["Busy"]["headers"]
+    for methods in committed["paths"].values():
+        for operation in methods.values():
+            accepted = operation["responses"].get("202")
+            if accepted:
+                assert {"Location", "Retry-After"} <= accepted["headers"].keys()
+                assert {"Job", "Events", "Result", "Cancel"} <= accepted["links"].keys()
+    known = {each.id: {p.name for p in each.parameters} for each in OPERATIONS}
+    for link in parts["links"].values():
+        assert link["parameters"].keys() <= known[link["operationId"]]
+
+
+def test_requests_name_the_words_that_fields_hold(committed):
+    schemas = committed["components"]["schemas"]
+    assert schemas["JobRequest"]["properties"]["call"]["enum"] == list(CALLS)
+    assert {"step_time", "cost", ""} <= set(schemas["ObjectiveName"]["enum"])
+    open_ended = schemas["LauncherName"]["anyOf"]
+    assert open_ended[0]["enum"][0] == "torchrun"
+    assert "enum" not in open_ended[1]
+    assert schemas["ProblemAnswer"]["properties"]["errors"]["items"]["$ref"].endswith("Fault")
