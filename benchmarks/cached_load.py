@@ -1,6 +1,6 @@
 """What a question that was answered before costs: CPU of the service, latencies at a given rate.
 
-    python benchmarks/cached_load.py [--transport http,grpc] [--rate 1000] [--seconds 60] [--json F]
+    python benchmarks/cached_load.py [--transport http,grpc] [--rate 1000] [--seconds 60]
 
 Beside each transport runs a control: a server under the same library that answers the same bytes
 and does nothing else. Load goes to both by turns, some seconds each, so that both meet the same
@@ -139,6 +139,7 @@ class HttpAsked:
             self.payload = await made.post(self._request)
 
     async def ask(self, n: int) -> bool:
+        """Ask once; return whether the answer is the right one."""
         connection = await self._idle.get()
         if connection.is_over:  # it was idle for too long, while the other server had the load
             connection = await self._connected()
@@ -173,6 +174,7 @@ class GrpcAsked:
             self.payload = await call(self._message, metadata=self._metadata)
 
     async def ask(self, n: int) -> bool:
+        """Ask once; return whether the answer is the right one."""
         import grpc
 
         with suppress(grpc.aio.AioRpcError):
