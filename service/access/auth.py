@@ -172,11 +172,23 @@ class Auth:
         The time that it takes does not depend on which token was sent or how much of one is right:
         hashes are compared, in constant time, and with all tokens.
         """
+        result = self.known(authorization, address)
+        if result is not None:
+            return result
+        self._failed(address)
+        if not authorization:
+            raise unauthenticated("no token came: send the header Authorization: Bearer TOKEN")
+        raise unauthenticated("the token is not known")
+
+    def known(self, authorization: bytes | str | None, address: str = "") -> Caller | None:
+        """Return who sent a header `Authorization`, None where nobody known did.
+
+        As `caller`, but nothing is counted.
+        """
         if not self._tokens:
             return Caller(LOCAL, "admin", address)
         if not authorization:
-            self._failed(address)
-            raise unauthenticated("no token came: send the header Authorization: Bearer TOKEN")
+            return None
         sent = authorization.encode() if isinstance(authorization, str) else authorization
         scheme, _, token = sent.partition(b" ")
         digest = hashlib.sha256(token.strip()).digest()
@@ -185,8 +197,7 @@ class Auth:
             if hmac.compare_digest(digest, candidate.sha256):
                 token_of_caller = candidate
         if token_of_caller is None or scheme.lower() != b"bearer":
-            self._failed(address)
-            raise unauthenticated("the token is not known")
+            return None
         known = partial(self._knows, token_of_caller)
         return Caller(token_of_caller.name, token_of_caller.role, address, known)  # type: ignore[arg-type]  # one of ROLES
 

@@ -78,7 +78,8 @@ def http_server(
 ) -> HttpServer:
     """Return the HTTP server of an application; its certificates are read where none are given."""
     limits = ConnectionLimits(serving.limits.connections, serving.limits.connections_per_address)
-    kind = connection_class(limits, rest.metrics.tally("rest"))
+    known = rest.known if rest.tracer is None else None
+    kind = connection_class(limits, rest.metrics.tally("rest"), known)
     return _server(rest, kind, certificates or Certificates(serving))
 
 
