@@ -47,8 +47,8 @@ class KnownReplies(Protocol):
 
     def reply(
         self, target: bytes, headers: list[Header], body: bytes
-    ) -> tuple[bytes, bytes] | None:
-        """Return head and body of a response; None where the application has to answer."""
+    ) -> tuple[bytes, bytes, bytes] | None:
+        """Return status line, headers and body of a response; None for the application's."""
 
 
 def too_many_connections(maximum: int) -> Refusal:
@@ -189,7 +189,9 @@ class Connection(HttpToolsProtocol):
             self._release()
             return super().on_message_complete()
         self._held = None
-        self.transport.writelines(reply)
+        status_line, *rest = reply
+        of_server = (b"%s: %s\r\n" % header for header in self.server_state.default_headers)
+        self.transport.writelines((status_line, *of_server, *rest))
         self.bounds.renew(self)
         super().on_response_complete()
 

@@ -166,8 +166,7 @@ class Rest:
             return
         exchange.fields["code"] = problem.code
         response = self._problem(problem, exchange, scope["path"])
-        is_cut = exchange.cut or problem.status in (413, 415)
-        if not is_cut or scope["method"] != "POST" or exchange.header(b"expect"):
+        if not exchange.cut or scope["method"] != "POST" or exchange.header(b"expect"):
             return await response(scope, receive, send)
 
         async def send_and_drain(message: Message) -> None:
@@ -264,7 +263,7 @@ class Rest:
             headers["www-authenticate"] = 'Bearer realm="planner"'
         if problem.status == 405:
             headers["allow"] = ", ".join(allowed_methods(path))
-        if exchange.cut or problem.status in (413, 415):
+        if exchange.cut:
             headers["connection"] = "close"  # the rest of the body is not read
         if exchange.page and wants_html(exchange.headers):
             page = self.pages.problem(problem, exchange, path)

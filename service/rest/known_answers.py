@@ -79,10 +79,11 @@ class KnownAnswers:
 
     def reply(
         self, target: bytes, headers: list[Header], body: bytes
-    ) -> tuple[bytes, bytes] | None:
-        """Return head and body of the response; None where the gate has to answer.
+    ) -> tuple[bytes, bytes, bytes] | None:
+        """Return status line, headers and body of the response; None where the gate has to answer.
 
-        `headers` are those of the request, names in lower case.
+        `headers` are those of the request, names in lower case. Those of the response end with an
+        empty line; the server puts its own before them.
         """
         begun_s = time.monotonic()
         named = dict(headers)
@@ -97,11 +98,11 @@ class KnownAnswers:
             return None
         if_none_match = named.get(b"if-none-match", b"").decode("latin-1").strip()
         status, out, payload = memory_reply(answer, if_none_match)
-        head = [_STATUS_LINES[status], *(b"%s: %s\r\n" % header for header in out), self._common]
-        head.append(b"x-request-id: %s\r\n\r\n" % request_id(named).encode())
+        lines = [*(b"%s: %s\r\n" % header for header in out), self._common]
+        lines.append(b"x-request-id: %s\r\n\r\n" % request_id(named).encode())
         self._metrics.answered(call, answer, time.monotonic() - begun_s)
         self._metrics.request("rest", operation, status)
-        return b"".join(head), payload
+        return _STATUS_LINES[status], b"".join(lines), payload
 
     def _is_plain(self, headers: Mapping[bytes, bytes]) -> bool:
         """Tell whether the headers ask for nothing that is the gate's."""
