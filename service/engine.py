@@ -392,6 +392,11 @@ class Engine:
 
     # Calls
 
+    def allows(self, name: str, caller: Caller) -> bool:
+        """Tell whether a caller may make a call; nothing is counted."""
+        call = self._calls.get(name)
+        return call is not None and caller.may(call.role)
+
     def cached(self, name: str, body: bytes, caller: Caller) -> CallAnswer | None:
         """Return the answer to this very body where memory has it; nothing is parsed or awaited.
 

@@ -249,16 +249,11 @@ class Auth:
         addresses that fail too often (429), and where a provider does not answer (503).
         """
         if not self.asks:
-            group = self.tenants.group_of(Identity(LOCAL, "none"))
-            return Caller(
-                LOCAL, "admin", address, group=group, priority=group.priority_of(priority)
-            )
+            return self._local(address, priority)
         if not authorization:
             self._failed(address)
             raise unauthenticated("no token came: send the header Authorization: Bearer TOKEN")
-        sent = authorization.encode() if isinstance(authorization, str) else authorization
-        scheme, _, rest = sent.partition(b" ")
-        bearer = rest.strip() if scheme.lower() == b"bearer" else b""
+        bearer = _bearer(authorization)
         try:
             identity, role = await self._identity(bearer, address)
         except Refusal as problem:
@@ -281,6 +276,32 @@ class Auth:
             group.priority_of(priority),
             identity.how,
         )
+
+    def _local(self, address: str, priority: str) -> Caller:
+        """Return the caller where no token is asked for."""
+        group = self.tenants.group_of(Identity(LOCAL, "none"))
+        return Caller(LOCAL, "admin", address, group=group, priority=group.priority_of(priority))
+
+    def known(self, authorization: bytes | str | None, address: str = "") -> Caller | None:
+        """Return who sent a header `Authorization`, by the token file alone; None for all others.
+
+        As `identified`, but nobody is asked, and nothing is counted, refused or written down.
+        """
+        try:
+            if not self.asks:
+                return self._local(address, "")
+            token = self._token(_bearer(authorization)) if authorization else None
+            if token is None or (
+                token.expires_at is not None and token.expires_at <= self._wall()
+            ):
+                return None
+            identity = Identity(token.name, "token", expires_at=token.expires_at)
+            group = self.tenants.group_of(identity)
+            priority = group.priority_of("")
+        except Refusal:
+            return None
+        role: Role = token.role or group.role  # type: ignore[assignment]  # one of ROLES
+        return Caller(token.name, role, address, group=group, priority=priority, how="token")
 
     async def _identity(self, bearer: bytes, address: str = "") -> tuple[Identity, Role | None]:
         """Return who has a token, and its role where the token has one; `Refusal` 401, 429, 503.
@@ -333,6 +354,13 @@ class Auth:
                 "the token is not known, and neither were many before",
                 problem.retry_after_s,
             ) from None
+
+
+def _bearer(authorization: bytes | str) -> bytes:
+    """Return the token of a header `Authorization`; empty for another scheme."""
+    sent = authorization.encode() if isinstance(authorization, str) else authorization
+    scheme, _, rest = sent.partition(b" ")
+    return rest.strip() if scheme.lower() == b"bearer" else b""
 
 
 def address_network(address: str) -> str:

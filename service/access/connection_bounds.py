@@ -88,6 +88,11 @@ class ConnectionBounds:
             self._idle[connection] = None
             self._idle_of.setdefault(owner, OrderedDict())[connection] = None
 
+    def renew(self, connection: OpenConnection) -> None:
+        """Note that an idle connection was used just now."""
+        self.set_busy(connection)
+        self.set_idle(connection)
+
     def forget(self, connection: OpenConnection) -> None:
         """Forget a connection that has ended."""
         self.set_busy(connection)

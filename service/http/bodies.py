@@ -50,6 +50,7 @@ class BodyReader:
         `Refusal` 413, 415, 408 or 429 for one that cannot be taken.
         """
         operation = exchange.operation
+        exchange.cut = True
         is_json = operation is not None and operation.request is not None
         media = exchange.header(b"content-type").partition(";")[0].strip().lower()
         if media and media != JSON and is_json:
@@ -62,7 +63,6 @@ class BodyReader:
         length = exchange.header(b"content-length")
         if length.isdigit() and int(length) > maximum:
             raise _too_large(f"{int(length):,} is more than {maximum:,}")
-        exchange.cut = True
         try:
             async with asyncio.timeout(BODY_S):
                 body = await self._received(exchange, receive, maximum)

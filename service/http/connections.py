@@ -7,8 +7,9 @@ here is a problem document like any other.
 
 import asyncio
 import json
+import logging
 import secrets
-from typing import Any
+from typing import Any, Protocol
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -19,8 +20,10 @@ from service.access.connection_bounds import (
 )
 from service.handlers.limits import DEFAULTS
 from service.handlers.problems import Refusal
-from service.http.exchange import PROBLEM
+from service.http.exchange import PROBLEM, Header
 from service.telemetry.connection_tally import ConnectionTally
+
+log = logging.getLogger("planner.service")
 
 HEAD_S = 10.0
 """How long the headers of a request may take, from its first byte, or from the connection on."""
@@ -30,8 +33,22 @@ MOST_HEADERS = 128
 """Most headers of a request: browsers and proxies send some thirty."""
 STALLED_S = 30.0
 """How long a caller may read nothing of an answer that is sent."""
+HELD_BYTES = 65_536
+"""Most bytes of a body that is looked up before the application is told of the request."""
 REFUSED_FACTOR = 2
 """Connections that are still answered, with a refusal, as a multiple of those that are served."""
+
+
+class KnownReplies(Protocol):
+    """What knows the answers to some requests."""
+
+    def takes(self, target: bytes) -> bool:
+        """Tell whether a POST to a target may be answered here."""
+
+    def reply(
+        self, target: bytes, headers: list[Header], body: bytes
+    ) -> tuple[bytes, bytes, bytes] | None:
+        """Return status line, headers and body of a response; None for the application's."""
 
 
 def too_many_connections(maximum: int) -> Refusal:
@@ -78,6 +95,8 @@ class Connection(HttpToolsProtocol):
     """Connections that are served."""
     handshake: OpenConnection | None = None
     """Holds its place until it is made."""
+    known: KnownReplies | None = None
+    """Answers what came at once, where it knows the answer."""
 
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
@@ -86,6 +105,9 @@ class Connection(HttpToolsProtocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._unsent = 0
         """Bytes that waited to be sent when the caller was last seen to stall."""
+        self._held: bytearray | None = None
+        """Body so far of a request that the application has not been told of."""
+        self._own_app = self.app
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or one too many that is told so."""
@@ -121,6 +143,10 @@ class Connection(HttpToolsProtocol):
         if between and self._head is None:
             self._await_head()
         super().data_received(data)
+        if self._held is not None:  # the rest of its body comes later
+            if self.transport.is_closing():
+                return
+            self._release()
         if self._head is not None:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES and between and not self.transport.is_closing():
@@ -135,8 +161,63 @@ class Connection(HttpToolsProtocol):
             self.app = self._refused_head
         elif len(self.headers) > MOST_HEADERS:
             self.app = self._refused_headers
+        if self._may_be_known():
+            self._held = bytearray()
+            return
         self.bounds.set_busy(self)
         super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        """Take a part of a body."""
+        if self._held is None:
+            return super().on_body(body)
+        self._held += body
+        if len(self._held) > HELD_BYTES:
+            self._release()
+
+    def on_message_complete(self) -> None:
+        """Answer a request that came at once where its answer is known."""
+        if self._held is None:
+            return super().on_message_complete()
+        assert self.known is not None
+        try:
+            reply = self.known.reply(self.url, self.headers, bytes(self._held))
+        except Exception:
+            log.exception("a defect while answering at once")
+            reply = None
+        if reply is None:
+            self._release()
+            return super().on_message_complete()
+        self._held = None
+        status_line, *rest = reply
+        of_server = (b"%s: %s\r\n" % header for header in self.server_state.default_headers)
+        self.transport.writelines((status_line, *of_server, *rest))
+        self.bounds.renew(self)
+        super().on_response_complete()
+
+    def _may_be_known(self) -> bool:
+        """Tell whether a request whose headers are there may be answered at once."""
+        parser = self.parser
+        return (
+            self.known is not None
+            and self.known.takes(self.url)
+            and parser.get_method() == b"POST"
+            and parser.get_http_version() == "1.1"
+            and parser.should_keep_alive()
+            and not parser.should_upgrade()
+            and not self.expect_100_continue
+            and self.app is self._own_app
+            and (self.cycle is None or self.cycle.response_complete)
+            and not (self.flow.write_paused or self.transport.is_closing())
+        )
+
+    def _release(self) -> None:
+        """Tell the application of a request that was held."""
+        body, self._held = self._held, None
+        self.bounds.set_busy(self)
+        super().on_headers_complete()
+        if body:
+            super().on_body(bytes(body))
 
     def on_response_complete(self) -> None:
         """Wait for the next request, or answer one that waits."""
@@ -211,7 +292,10 @@ async def _send(send: Any, problem: Refusal) -> None:
     await send({"type": "http.response.body", "body": content})
 
 
-def connection_class(limits: ConnectionLimits, tally: ConnectionTally) -> type[Connection]:
+def connection_class(
+    limits: ConnectionLimits, tally: ConnectionTally, known: KnownReplies | None = None
+) -> type[Connection]:
     """Return the class of the connections of one listener, bounded together."""
     bounds = ConnectionBounds(limits, tally)
-    return type("BoundConnection", (Connection,), {"bounds": bounds, "maximum": limits.total})
+    fields = {"bounds": bounds, "maximum": limits.total, "known": known}
+    return type("BoundConnection", (Connection,), fields)

@@ -1,6 +1,7 @@
 """One HTTP request and what is known of its answer; its headers, read."""
 
 import re
+import secrets
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -9,6 +10,7 @@ from pydantic import BaseModel
 
 from service.access.caller import Caller
 
+Header = tuple[bytes, bytes]
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -22,6 +24,7 @@ JSON, PROBLEM, SSE, TEXT = (
 )
 MOST_WAIT_S = 86_400.0
 LEAST_WAIT_S = 0.001
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _SECONDS = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,6})?")
 
 
@@ -85,6 +88,12 @@ class HttpExchange:
     def header(self, name: bytes) -> str:
         """Return a header of the request; empty without it."""
         return self.headers.get(name, b"").decode("latin-1").strip()
+
+
+def request_id(headers: Mapping[bytes, bytes]) -> str:
+    """Return the id that a request came with, else a new one."""
+    value = headers.get(b"x-request-id", b"").decode("latin-1")
+    return value if _REQUEST_ID.fullmatch(value) else secrets.token_hex(8)
 
 
 def preferences(prefer: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 import uvicorn
 
 from service.access.connection_bounds import ConnectionLimits
-from service.http.connections import Connection, connection_class
+from service.http.connections import Connection, KnownReplies, connection_class
 from service.http.listener import Listener
 from service.settings.certificates import Certificates
 from service.telemetry.connection_tally import ConnectionTally
@@ -58,14 +58,16 @@ def bound_server(
     tally: ConnectionTally,
     certificates: Certificates | None,
     lifespan: Literal["on", "off"] = "off",
+    known: KnownReplies | None = None,
 ) -> HttpServer:
     """Return the server of an application, with bounds of its own.
 
-    `lifespan` tells whether the application is told when it starts and stops.
+    `lifespan` tells whether the application is told when it starts and stops; `known` answers
+    before the application what it knows.
     """
     config = uvicorn.Config(
         app,
-        http=connection_class(limits, tally),
+        http=connection_class(limits, tally, known),
         lifespan=lifespan,
         ws="none",
         log_config=None,

@@ -19,8 +19,8 @@ def http_server(
 ) -> HttpServer:
     """Return the HTTP server of an application; its certificates are read where none are given."""
     limits = ConnectionLimits(serving.limits.connections, serving.limits.connections_per_address)
-    tally = rest.metrics.tally("rest")
-    return bound_server(rest, limits, tally, certificates or Certificates(serving))
+    tally, known = rest.metrics.tally("rest"), rest.known if rest.tracer is None else None
+    return bound_server(rest, limits, tally, certificates or Certificates(serving), known=known)
 
 
 def probe_server(rest: Rest, serving: Serving, certificates: Certificates) -> HttpServer:

@@ -9,6 +9,7 @@ Files that have changed are read again within seconds without it, too.
 
 import asyncio
 import contextlib
+import gc
 import importlib
 import logging
 import os
@@ -329,6 +330,9 @@ def serve_main(serving: Serving, only_check: bool) -> None:
         return
 
     def ready(address: str, grpc_address: str) -> None:
+        # What is here now stays: a full collection would stop all answers for 0.1 to 0.4 s.
+        gc.collect()
+        gc.freeze()
         if grpc_address:
             print(f"planner serves gRPC at {grpc_address}", file=sys.stderr)
         print(f"its page: {address}{serving.root_path}/ui", file=sys.stderr)

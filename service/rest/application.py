@@ -11,8 +11,6 @@ trace, which no caller sees.
 import json
 import logging
 import math
-import re
-import secrets
 import time
 from typing import Any
 
@@ -25,7 +23,6 @@ from starlette.routing import Route
 from service.access.auth import Auth
 from service.access.caller import CallerLeft, caller_fields
 from service.engine import Engine
-from service.handlers.calls import CALLS
 from service.handlers.limits import DEFAULTS, RequestLimits
 from service.handlers.problems import Refusal, refused
 from service.http.bodies import BodyReader, drain
@@ -36,7 +33,7 @@ from service.http.exchange import (
     Receive,
     Scope,
     Send,
-    etag_matches,
+    request_id,
     wait_s,
     wants_job,
 )
@@ -44,6 +41,7 @@ from service.pages.gate import SECURITY as PAGE_SECURITY
 from service.pages.gate import Pages, wants_html
 from service.rest.deprecation import DEPRECATED
 from service.rest.endpoints import CLIENT_LEFT, Endpoints, defect
+from service.rest.known_answers import LARGE, KnownAnswers, memory_reply
 from service.rest.operations import (
     CALL_OF_PATH,
     OPERATIONS,
@@ -52,7 +50,7 @@ from service.rest.operations import (
     no_such_path,
     operation_of,
 )
-from service.settings.serving import PublicAddress
+from service.settings.serving import PublicAddress, is_own_name
 from service.telemetry import logs
 from service.telemetry.audit import outcome_of
 from service.telemetry.metrics import Metrics
@@ -68,9 +66,6 @@ SECURITY = (
     (b"x-frame-options", b"DENY"),
 )
 HSTS = (b"strict-transport-security", b"max-age=31536000")
-LARGE = frozenset(name for name, call in CALLS.items() if call.size == "large")
-"""Calls that are jobs, unless the caller waits."""
-_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Rest:
@@ -99,6 +94,8 @@ class Rest:
         }
         self._bodies = BodyReader(settings)
         self.pages = Pages(engine, self.auth, settings, self._bodies, address)
+        self.known = KnownAnswers(engine, self.auth, self.metrics, address, self._common)
+        """Answers what came at once and is in memory, before the application is asked."""
         self._routes = self._router(Endpoints(engine, self.metrics, address.root_path))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,8 +105,7 @@ class Rest:
         scope = self.pages.unprefixed(scope)
         headers: dict[bytes, bytes] = dict(scope["headers"])
         method, path = scope["method"], scope["path"]
-        value = headers.get(b"x-request-id", b"").decode("latin-1")
-        id = value if _REQUEST_ID.fullmatch(value) else secrets.token_hex(8)
+        id = request_id(headers)
         operation = operation_of("GET" if method == "HEAD" else method, path)
         exchange = HttpExchange(id, headers, time.monotonic(), operation)
         exchange.page = (
@@ -178,8 +174,7 @@ class Rest:
             return
         exchange.fields["code"] = problem.code
         response = self._problem(problem, exchange, scope["path"])
-        is_cut = exchange.cut or problem.status in (413, 415)
-        if not is_cut or scope["method"] != "POST" or exchange.header(b"expect"):
+        if not exchange.cut or scope["method"] != "POST" or exchange.header(b"expect"):
             return await response(scope, receive, send)
 
         async def send_and_drain(message: Message) -> None:
@@ -225,11 +220,9 @@ class Rest:
     def _check_browser(self, exchange: HttpExchange, method: str) -> None:
         """Refuse what a page of somebody else makes a browser send."""
         host = exchange.header(b"host")
-        if self._only_hosts is not None:
-            name = re.sub(r":\d*$", "", host).lower()
-            if name not in self._only_hosts:
-                detail = f"Host: {host[:60]!r} is none of {', '.join(sorted(self._only_hosts))}"
-                raise Refusal(421, "wrong-host", "this service is not called so", detail)
+        if self._only_hosts is not None and not is_own_name(host, self._only_hosts):
+            detail = f"Host: {host[:60]!r} is none of {', '.join(sorted(self._only_hosts))}"
+            raise Refusal(421, "wrong-host", "this service is not called so", detail)
         origin = exchange.header(b"origin")
         if origin and method not in ("GET", "HEAD") and origin.partition("://")[2] != host:
             detail = f"Origin: {origin[:60]!r} is not this service"
@@ -245,22 +238,7 @@ class Rest:
         if answer is None:
             return False
         exchange.fast = True
-        etag = answer.etag
-        is_current = b"if-none-match" in headers and etag_matches(
-            exchange.header(b"if-none-match"), etag
-        )
-        payload = b"" if is_current else answer.payload
-        out = [
-            (b"etag", b'"%s"' % etag.encode()),
-            (b"cache-control", b"private, no-cache"),
-            (b"cache-status", b"planner; hit"),
-        ]
-        if not is_current:
-            out += [
-                (b"content-type", b"application/json"),
-                (b"content-length", b"%d" % len(payload)),
-            ]
-        status = 304 if is_current else answer.status
+        status, out, payload = memory_reply(answer, exchange.header(b"if-none-match"))
         await send({"type": "http.response.start", "status": status, "headers": out})
         await send({"type": "http.response.body", "body": payload})
         self.metrics.answered(call, answer, time.monotonic() - exchange.begun_s)
@@ -315,7 +293,7 @@ class Rest:
             headers["www-authenticate"] = 'Bearer realm="planner"'
         if problem.status == 405:
             headers["allow"] = ", ".join(allowed_methods(path))
-        if exchange.cut or problem.status in (413, 415):
+        if exchange.cut:
             headers["connection"] = "close"  # the rest of the body is not read
         if exchange.page and wants_html(exchange.headers):
             page = self.pages.problem(problem, exchange, path)

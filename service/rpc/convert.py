@@ -247,6 +247,8 @@ def to_dict(message: Any) -> Any:
         value = getattr(message, field.name)
         if field.name == MORE or (field.full_name in _LEFT_OUT and not value):
             continue
+        if field.full_name in _OF_GRPC and not message.HasField(field.name):
+            continue
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             out[field.name] = dict(value)
         elif field.is_repeated:
@@ -271,6 +273,8 @@ def to_dict(message: Any) -> Any:
 _SPARSE_SCALARS = frozenset({"planner.v1.Problem", "planner.v1.Fault"})
 _LEFT_OUT = frozenset({"planner.v1.Plan.first_releases", "planner.v1.Plan.n_variants"})
 """Fields of answers whose JSON leaves them out where they say nothing, in place of null."""
+_OF_GRPC = frozenset({"planner.v1.Job.result"})
+"""Fields that answers over HTTP do not have: there a body is either a job or an answer."""
 _UNBOUNDED = RequestLimits(nodes=2**62)
 
 

@@ -94,6 +94,10 @@ class GrpcExchange:
     """Metadata of the answer."""
     fields: dict[str, Any] = field(default_factory=dict)
     """More for the log."""
+    peer: tuple[str, int] = ("", 0)
+    """Address and port that it came from."""
+    is_twice: bool = False
+    """Whether a name stands twice in the metadata."""
 
     def header(self, name: str) -> str:
         """Return metadata of the call; empty without it."""
@@ -143,20 +147,24 @@ class Gate:
         """Calls that are served now."""
         return self._n_calls
 
-    def _begun(self, method: str, context: Any) -> GrpcExchange:
-        metadata = dict(context.invocation_metadata() or ())
+    def _begun(self, method: str, context: Any, peer: tuple[str, int]) -> GrpcExchange:
+        every = context.invocation_metadata() or ()
+        metadata = dict(every)
         value = metadata.get("x-request-id", "")
         is_valid = isinstance(value, str) and _REQUEST_ID.fullmatch(value)
         id = value if is_valid else secrets.token_hex(8)
-        return GrpcExchange(method, context, metadata, id, time.monotonic())
+        is_twice = len(metadata) < len(every)
+        begun_s = time.monotonic()
+        return GrpcExchange(method, context, metadata, id, begun_s, peer=peer, is_twice=is_twice)
 
     async def _admit(self, exchange: GrpcExchange) -> Caller:
         if self._n_calls > MOST_CALLS:
             raise overloaded(f"{MOST_CALLS} calls are served at the same time", 1.0)
+        authorization = exchange.metadata.get("authorization")
+        if exchange.is_twice:
+            authorization = authorization_of(exchange.context.invocation_metadata())
         exchange.caller = await self.auth.identified(
-            authorization_of(exchange.context.invocation_metadata()),
-            address_of(exchange.context.peer()),
-            exchange.header("planner-priority"),
+            authorization, exchange.peer[0], exchange.header("planner-priority")
         )
         return exchange.caller
 
@@ -184,13 +192,16 @@ class Gate:
         return serve
 
     async def _served(self, method: str, context: Any, work: Unary) -> bytes:
+        peer = peer_of(context.peer())
         if self.sockets is None:
-            return await self._answered(method, context, work)
-        with self.sockets.served(peer_of(context.peer())):
-            return await self._answered(method, context, work)
+            return await self._answered(method, context, peer, work)
+        with self.sockets.served(peer):
+            return await self._answered(method, context, peer, work)
 
-    async def _answered(self, method: str, context: Any, work: Unary) -> bytes:
-        exchange = self._begun(method, context)
+    async def _answered(
+        self, method: str, context: Any, peer: tuple[str, int], work: Unary
+    ) -> bytes:
+        exchange = self._begun(method, context, peer)
         token = logs.REQUEST.set(exchange.id)
         self._n_calls += 1
         try:
@@ -261,7 +272,7 @@ class Gate:
                 seconds=round(time.monotonic() - exchange.begun_s, 6),
                 bytes=exchange.n_bytes,
                 caller=exchange.caller.name if exchange.caller else "",
-                address=address_of(exchange.context.peer()),
+                address=exchange.peer[0],
                 **exchange.fields,
             )
 

@@ -26,6 +26,7 @@ from service.feeds.jobs import FeedEvent, JobFeed, moment_of, watch_terms
 from service.handlers.calls import CALLS
 from service.handlers.limits import RequestLimits
 from service.handlers.problems import Refusal, malformed
+from service.http.exchange import wait_s
 from service.jobs.changes import JobFilter
 from service.jobs.labels import read_selector
 from service.jobs.records import Event, JobView, State
@@ -114,7 +115,7 @@ class Grpc(Gate):
         message = read_message(exchange.method, request)
         body = await _soon(len(request), body_of, message, self.settings)
         if CALLS[name].size == "large":
-            return message_bytes(_job(await self._submit(name, body, exchange, key)))
+            return await self._large(name, body, exchange, key)
         response = empty_response(exchange.method)
         if message.delivery.job:
             return _job_response(response, await self._submit(name, body, exchange, key))
@@ -131,12 +132,28 @@ class Grpc(Gate):
             self._written.put(request_key, repeated, len(written.message))
         return self._sent(name, written, exchange)
 
+    async def _large(self, name: str, body: bytes, exchange: GrpcExchange, key: str) -> bytes:
+        """Accept a call as a job; with `prefer: wait=N` it comes with its answer where it can."""
+        longest_s = wait_s(exchange.header("prefer"))
+        if longest_s is None or name == "sweep":
+            return message_bytes(_job(await self._submit(name, body, exchange, key)))
+        assert exchange.caller is not None
+        exchange.trailers = [("preference-applied", "wait")]
+        longest_s = min(longest_s, exchange.deadline_s(self.settings) or longest_s)
+        found = await self.engine.waited(name, body, exchange.caller, longest_s, key)
+        if isinstance(found, JobView):
+            exchange.fields["job_id"] = found.job_id
+            return message_bytes(_job(found))
+        self.metrics.answered(name, found, time.monotonic() - exchange.begun_s)
+        exchange.trailers += _told(found)
+        etags = exchange.header("if-none-match")
+        return await _soon(
+            len(found.payload), _ended, name, found, bool(etags) and knows(etags, found.etag)
+        )
+
     def _sent(self, name: str, written: _Written, exchange: GrpcExchange) -> bytes:
         answer = written.answer
-        exchange.trailers = [
-            ("etag", f'"{answer.etag}"'),
-            ("cache-status", "planner; hit" if answer.cached else "planner; fwd=miss"),
-        ]
+        exchange.trailers = _told(answer)
         self.metrics.answered(name, answer, time.monotonic() - exchange.begun_s)
         etags = exchange.metadata.get("if-none-match")
         is_current = etags and knows(str(etags), answer.etag)
@@ -329,6 +346,23 @@ def _write(response: Any, answer: CallAnswer, form: int) -> _Written:
     response.etag = answer.etag
     unchanged = message_bytes(response)
     return _Written(answer, _filled(response, "answer", answer, form), unchanged)
+
+
+def _told(answer: CallAnswer) -> list[tuple[str, str]]:
+    """Return the metadata that goes with an answer."""
+    return [
+        ("etag", f'"{answer.etag}"'),
+        ("cache-status", "planner; hit" if answer.cached else "planner; fwd=miss"),
+    ]
+
+
+def _ended(name: str, answer: CallAnswer, is_current: bool) -> bytes:
+    """Return a job that was waited for, with its answer but where the caller has it."""
+    job = pb.Job(call=name, state=pb.Job.SUCCEEDED, complete=answer.complete, etag=answer.etag)
+    job.result.etag, job.result.complete = answer.etag, answer.complete
+    if not is_current:
+        job.result.json = answer.payload.decode()
+    return message_bytes(job)
 
 
 def _cached(answer: CallAnswer) -> CallAnswer:

@@ -36,12 +36,15 @@ class Receiver:
             if self._slow[caller] < self._most:
                 is_slow = True
                 self._slow[caller] += 1
+                limit.reschedule(begun_s + MESSAGE_S)
             else:
                 limit.reschedule(0.0)
 
-        timer = asyncio.get_running_loop().call_later(SOON_S, note)
+        loop = asyncio.get_running_loop()
+        begun_s = loop.time()
+        timer = loop.call_at(begun_s + min(SOON_S, MESSAGE_S), note)
         try:
-            async with asyncio.timeout(MESSAGE_S) as limit:
+            async with asyncio.timeout(None) as limit:
                 result = await context.read()
         except TimeoutError:
             raise self._late(is_slow) from None

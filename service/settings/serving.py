@@ -1,5 +1,6 @@
 """How one process of the service is started: what `planner serve` was told."""
 
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -20,6 +21,11 @@ class PublicAddress:
     only_hosts: frozenset[str] | None = None
     """Names under which it is called; others are refused, so that a page in a browser cannot reach
     a service without tokens by a name of its own. None for any."""
+
+
+def is_own_name(host: str, only_hosts: frozenset[str] | None) -> bool:
+    """Tell whether a header Host names the service."""
+    return only_hosts is None or re.sub(r":\d*$", "", host.strip()).lower() in only_hosts
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ class Metrics:
             **arguments,
         )
         self._cached: dict[str, Any] = {}
+        self._counted: dict[tuple[str, str, int | str], Any] = {}
         self.connections: dict[str, ConnectionTally] = {}
         """By listener: `rest`, `grpc`, `probes`."""
         self.registry.register(_Engine(engine))
@@ -105,7 +106,13 @@ class Metrics:
 
     def request(self, transport: str, operation: str, status: int | str) -> None:
         """Count a request, whatever came of it; `operation` is one of a fixed set."""
-        self._requests.labels(transport, operation, str(status)).inc()
+        which = transport, operation, status
+        counter = self._counted.get(which)
+        if counter is None:
+            counter = self._counted[which] = self._requests.labels(
+                transport, operation, str(status)
+            )
+        counter.inc()
 
     def answered(self, call: str, answer: AnsweredCall, total_s: float) -> None:
         """Count an answer: its time, and what was searched where it was computed for it."""

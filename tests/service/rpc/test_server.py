@@ -42,7 +42,7 @@ from tests.service.handlers.test_calls import JOB
 from tests.service.inline import SETTINGS
 from tests.service.process.test_serve import ask as ask_http
 from tests.service.process.test_serve import started
-from tests.service.transports import SUE, OverGrpc, Refused, Service, typed
+from tests.service.transports import SUE, TOKENS, OverGrpc, Refused, Service, typed
 from tests.service.waiting import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[3]
@@ -774,3 +774,63 @@ def test_a_process_answers_over_both_transports_and_drains(tmp_path):
 )
 def test_the_address_of_a_peer_is_read(peer, address):
     assert address_of(peer) == address
+
+
+# Waiting for a job
+
+METHOD_CALLS = {"Scale": "scale", "BatchSolve": "batch-solve"}
+
+
+@pytest.mark.parametrize("method", ["Scale", "BatchSolve"])
+def test_a_job_is_waited_for_where_the_caller_says_how_long(service, ask, method):
+    message = getattr(pb, f"{method}Request")(json=json.dumps({"n": 31}))
+
+    def waited(**more: str) -> tuple[Any, dict[str, Any]]:
+        return service(ask.ask(method, message, more=more))
+
+    service.engine._job_pool.held.clear()
+    late, told = waited(prefer="wait=0.05")
+    assert (late.call, late.HasField("result")) == (METHOD_CALLS[method], False)
+    assert late.job_id
+    assert told["preference-applied"] == "wait"
+    service.engine._job_pool.held.set()
+    first, told = waited(prefer="wait=20")
+    assert (first.state, first.complete, first.job_id) == (pb.Job.SUCCEEDED, True, "")
+    assert json.loads(first.result.json)["square"] == 961
+    assert told["etag"] == f'"{first.etag}"' == f'"{first.result.etag}"'
+    n_jobs = service.engine.snapshot().counts["jobs_accepted"]
+    again, told = waited(prefer="wait=1")
+    assert again.result == first.result
+    assert told["cache-status"] == "planner; hit"
+    assert service.engine.snapshot().counts["jobs_accepted"] == n_jobs  # from memory
+    known, _ = waited(prefer="wait=1", **{"if-none-match": first.etag})
+    assert (known.etag, known.result.WhichOneof("outcome")) == (first.etag, None)
+    plain, told = waited()  # who does not wait gets what it always got
+    assert (bool(plain.job_id), plain.HasField("result")) == (True, False)
+    assert "preference-applied" not in told
+
+
+def test_an_answer_that_others_waited_for_is_not_for_every_role(service, ask):
+    message = pb.ScaleRequest(json=json.dumps({"n": 37}))
+    wait = {"prefer": "wait=20"}
+    assert service(ask.ask("Scale", message, more=wait))[0].HasField("result")
+    ann = OverGrpc(service, TOKENS["ann"][1])
+    caught = refused(ann, "Scale", message, more=wait)
+    assert caught.seen == (403, "not-allowed")
+
+
+def test_a_wait_ends_with_the_deadline_of_the_call(service, ask):
+    service.engine._job_pool.held.clear()
+    message = pb.ScaleRequest(json=json.dumps({"n": 41}))
+    try:
+        job, _ = service(ask.ask("Scale", message, more={"prefer": "wait=600"}, deadline_s=3.0))
+    finally:
+        service.engine._job_pool.held.set()
+    assert (bool(job.job_id), job.HasField("result")) == (True, False)
+
+
+def test_a_sweep_is_not_waited_for(service, ask):
+    message = pb.SweepRequest(json=json.dumps({"n": 43}))
+    job, told = service(ask.ask("Sweep", message, more={"prefer": "wait=20"}))
+    assert (bool(job.job_id), job.HasField("result")) == (True, False)
+    assert "preference-applied" not in told

@@ -1058,7 +1058,7 @@ class Relaxed(_message.Message):
     def __init__(self, change: _Optional[str] = ..., kind: _Optional[str] = ..., factor: _Optional[float] = ..., command: _Optional[str] = ..., layout: _Optional[_Union[Layout, _Mapping]] = ..., step_time_s: _Optional[float] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Job(_message.Message):
-    __slots__ = ("job_id", "owner", "call", "request_id", "state", "attempts", "n_events", "created_at", "started_at", "finished_at", "complete", "etag", "problem", "content_id", "group", "priority", "labels", "resource_version", "more")
+    __slots__ = ("job_id", "owner", "call", "request_id", "state", "attempts", "n_events", "created_at", "started_at", "finished_at", "complete", "etag", "problem", "content_id", "group", "priority", "labels", "resource_version", "result", "more")
     class State(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
         __slots__ = ()
         STATE_UNSPECIFIED: _ClassVar[Job.State]
@@ -1100,6 +1100,7 @@ class Job(_message.Message):
     PRIORITY_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     RESOURCE_VERSION_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     job_id: str
     owner: str
@@ -1119,8 +1120,9 @@ class Job(_message.Message):
     priority: str
     labels: _containers.ScalarMap[str, str]
     resource_version: int
+    result: GetResultResponse
     more: _struct_pb2.Struct
-    def __init__(self, job_id: _Optional[str] = ..., owner: _Optional[str] = ..., call: _Optional[str] = ..., request_id: _Optional[str] = ..., state: _Optional[_Union[Job.State, str]] = ..., attempts: _Optional[int] = ..., n_events: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., complete: _Optional[bool] = ..., etag: _Optional[str] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ..., content_id: _Optional[str] = ..., group: _Optional[str] = ..., priority: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., resource_version: _Optional[int] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    def __init__(self, job_id: _Optional[str] = ..., owner: _Optional[str] = ..., call: _Optional[str] = ..., request_id: _Optional[str] = ..., state: _Optional[_Union[Job.State, str]] = ..., attempts: _Optional[int] = ..., n_events: _Optional[int] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., finished_at: _Optional[float] = ..., complete: _Optional[bool] = ..., etag: _Optional[str] = ..., problem: _Optional[_Union[Problem, _Mapping]] = ..., content_id: _Optional[str] = ..., group: _Optional[str] = ..., priority: _Optional[str] = ..., labels: _Optional[_Mapping[str, str]] = ..., resource_version: _Optional[int] = ..., result: _Optional[_Union[GetResultResponse, _Mapping]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class ListJobsResponse(_message.Message):
     __slots__ = ("jobs", "next_cursor", "resource_version")

@@ -258,14 +258,16 @@ class PlannerServicer:
         raise NotImplementedError('Method not implemented!')
 
     def Scale(self, request, context):
-        """Find the best plan at each number of devices: always a job.
+        """Find the best plan at each number of devices: a job. With the metadata prefer: wait=N it comes
+        with its answer where that is known or there within N seconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def BatchSolve(self, request, context):
-        """Solve several jobs on several kinds of devices, at several numbers of them: always a job.
+        """Solve several jobs on several kinds of devices, at several numbers of them: a job, which can be
+        waited for as that of Scale.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
