@@ -1,4 +1,4 @@
-"""Who follows the jobs of a service whose processes are killed: a watcher, and a receiver's ledger.
+"""Who follows the jobs of a service whose processes are killed: a watcher, and a receiver.
 
 For scripts/chaos: in the end the watcher has seen every change once, and the receiver was told of
 the end of every job, at least once and under one id.
