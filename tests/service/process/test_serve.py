@@ -67,6 +67,8 @@ def test_the_command_is_found_and_its_help_names_the_options(declared):
         (["--token-file", "/nowhere/tokens"], "cannot be read"),
         (["--executor", "threads"], "serial or ray"),
         (["--log-level", "loud"], "debug, info"),
+        (["--webhook-host", "a b"], "no host"),
+        (["--webhook-network", "10.0.0.0/8"], "no host is allowed"),
         (["--database", "mysql://x/y"], "mysql is no database"),
         (["--database", "sqlite:///:memory:"], "lose every job"),
     ],
