@@ -266,10 +266,11 @@ class Auth:
             fields = {"caller": identity.name, "how": identity.how, "address": address}
             self.audit.note("no-group", **fields, code=problem.code, outcome="refused")
             raise
-        known = partial(self._still, bearer, identity, role)
+        effective = role or group.role
+        known = partial(self._still, bearer, identity, effective)
         return Caller(
             identity.name,
-            role or group.role,
+            effective,
             address,
             known,
             group,
@@ -334,13 +335,15 @@ class Auth:
                 found = candidate
         return found
 
-    async def _still(self, bearer: bytes, identity: Identity, role: Role | None) -> bool:
-        """Tell whether a token still opens what it did: the same name and role."""
+    async def _still(self, bearer: bytes, identity: Identity, role: Role) -> bool:
+        """Tell whether a token still opens what it did: the same name, and role, of a group."""
         try:
             now, role_now = await self._identity(bearer)
+            group = self.tenants.group_of(now)
         except Refusal:
             return False
-        return (now.name, now.how, role_now) == (identity.name, identity.how, role)
+        own = (now.name, now.how, role_now or group.role)
+        return own == (identity.name, identity.how, role)
 
     def _failed(self, address: str) -> None:
         """Raise `Refusal` 429 for an address that fails too often."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from service.jobs.records import State
 
 BOOKMARK_S = 15.0
 """Time without changes after which a watcher is told the version up to which it has seen all."""
+_CALL = re.compile(r"[a-z][a-z:-]{0,39}")
 MOST_WATCH_S = 86_400.0
 MOST_VERSION = 2**53
 """Numbers up to it are the same in every reader of JSON."""
@@ -124,12 +126,9 @@ def job_filter(query: Mapping[str, str]) -> JobFilter:
     state = query.get("state", "")
     if state and state not in State.__members__:
         raise malformed("state", f"state: one of {', '.join(State)}")
-    call = query.get("call", "")
-    if len(call) > 40:
-        raise malformed("call", f"call: {call[:40]!r} is the name of no call")
     return JobFilter(
         State(state) if state else None,
-        call,
+        _call(query),
         read_selector(query.get("labels", "")),
         moment_of(query.get("created_after", ""), "created_after"),
         moment_of(query.get("created_before", ""), "created_before"),
@@ -173,7 +172,14 @@ def watch_terms(query: Mapping[str, str], last_event_id: str = "") -> WatchTerms
             detail = f"timeout_s: {text[:40]!r} is no number of seconds up to {MOST_WATCH_S:g}"
             raise malformed("timeout_s", detail)
     read_selector(query.get("labels", ""))
-    return WatchTerms(after, query.get("labels", ""), query.get("call", ""), timeout_s)
+    return WatchTerms(after, query.get("labels", ""), _call(query), timeout_s)
+
+
+def _call(query: Mapping[str, str]) -> str:
+    call = query.get("call", "")
+    if call and not _CALL.fullmatch(call):
+        raise malformed("call", f"call: {call[:40]!r} is the name of no call")
+    return call
 
 
 def _version(text: str, field: str) -> int:

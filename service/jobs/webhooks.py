@@ -218,8 +218,11 @@ class Webhooks:
     def put(self, connection: Connection, changes: Sequence[Change]) -> None:
         """Keep what is to be sent of changes, within the transaction that makes them."""
         owners = sorted({change.owner for change in changes})
+        of_jobs = ["", *sorted({change.job["job_id"] for change in changes})]
         hooks = connection.execute(
-            select(webhooks).where(webhooks.c.owner.in_(owners)).order_by(webhooks.c.seq)
+            select(webhooks)
+            .where(webhooks.c.owner.in_(owners), webhooks.c.job_id.in_(of_jobs))
+            .order_by(webhooks.c.seq)
         ).all()
         if not hooks:
             return

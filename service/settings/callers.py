@@ -113,7 +113,7 @@ class Callers:
         self._told("callers-unreadable")
 
     def _use(self, found: CallerFiles) -> None:
-        old, self._found = self._found, found
+        old = self._found
         providers, claims = found.providers, claims_of(found.groups)
         if (providers, claims) != (old.providers, claims_of(old.groups)):
             before, self._verifiers = self._verifiers, Verifiers(providers, claims)
@@ -121,6 +121,7 @@ class Callers:
                 self.auth.use_verifier(self._verifiers)  # never none where there was one
             if before is not None:
                 before.close()
+        self._found = found
         self.auth.replace(found.tokens)
         self.tenants.replace(found.groups, found.default_group)
         log.info("callers and groups were read again")

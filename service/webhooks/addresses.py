@@ -26,6 +26,10 @@ _HOST = re.compile(
 )
 _URL = re.compile(r"[!-~]+")
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
+_UNICAST = ipaddress.ip_network("2000::/3")
+"""What IANA gives out of IPv6: all else is special, whatever `is_global` says of it."""
+_RELAYS = ipaddress.ip_network("192.88.99.0/24")
+"""Of 6to4 (RFC 7526), which leads to wherever the nearest relay is."""
 
 
 class AddressRefused(OSError):
@@ -73,6 +77,8 @@ class Destinations:
         plain = _inner(address)
         if any(plain in each for each in self.networks if each.version == plain.version):
             return True
+        if plain not in _UNICAST if plain.version == 6 else plain in _RELAYS:
+            return False
         return encrypted and plain.is_global and not plain.is_multicast
 
     def resolve(self, host: str, port: int, encrypted: bool) -> list[str]:

@@ -21,6 +21,10 @@ GONE = 410
 """Status by which a receiver says that it wants no more: the delivery is not tried again."""
 
 
+MOST_REASON = 200
+"""Characters that are kept of why an attempt failed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Attempt:
     """How an attempt went."""
@@ -55,19 +59,26 @@ class _Pinned(http.client.HTTPConnection):
     def connect(self) -> None:
         """Connect, with TLS to the name where it is asked for."""
         self.sock = self._connected()
+        self._check_time()
         if self._context is not None:
             self.sock = self._context.wrap_socket(
                 self.sock, server_hostname=self.host, do_handshake_on_connect=False
             )
+            self._check_time()
             self.sock.do_handshake()
+
+    def _check_time(self) -> None:
+        """Raise `TimeoutError` where `abort` came while there was no socket to end."""
+        if self.is_aborted:
+            self.close()
+            raise TimeoutError("timed out")
 
     def _connected(self) -> socket.socket:
         """Return a socket to the first of the addresses that takes it."""
         for address in self._addresses[:-1]:
             with contextlib.suppress(OSError):
                 return socket.create_connection((address, self.port), self.timeout)
-            if self.is_aborted:
-                break
+            self._check_time()
         return socket.create_connection((self._addresses[-1], self.port), self.timeout)
 
     def abort(self) -> None:
@@ -111,9 +122,11 @@ class Sender:
             status = self._posted(delivery.url, headers, body)
         except ssl.SSLError as error:
             return Attempt(None, f"TLS: {error.reason or 'the handshake failed'}")
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except http.client.HTTPException as error:  # its text is the receiver's
+            return Attempt(None, f"no answer of HTTP: {type(error).__name__}")
+        except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            return Attempt(None, reason)
+            return Attempt(None, "".join(x for x in reason[:MOST_REASON] if x.isprintable()))
         if 200 <= status < 300:
             return Attempt(status, "")
         followed = ": redirects are not followed" if 300 <= status < 400 else ""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from service.access.caller import Caller
-from service.feeds.jobs import FeedEvent, JobFeed, WatchTerms, moment_of, watch_terms
+from service.feeds.jobs import FeedEvent, JobFeed, WatchTerms, job_filter, moment_of, watch_terms
 from service.handlers.problems import Refusal
 from tests.service.transports import TOKENS, Refused
 from tests.service.waiting import until
@@ -63,6 +63,14 @@ def test_jobs_are_listed_by_their_labels(ask, n, team):
         ("team=nobody", []),
     ):
         assert ids(ask.list(labels=selector)) == [each["job_id"] for each in wanted], selector
+
+
+@pytest.mark.parametrize("call", ["\0", "x" * 41, "Solve"])
+def test_what_is_the_name_of_no_call_is_refused(call):
+    for read in (job_filter, lambda query: watch_terms(query, "")):
+        with pytest.raises(Refusal) as found:
+            read({"call": call})
+        assert (found.value.status, found.value.code) == (400, "malformed")
 
 
 def test_jobs_are_listed_by_call_time_and_page(ask, n, team):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -221,6 +222,19 @@ def test_a_stream_ends_with_what_its_token_opened(everybody):
         assert not await caller.is_known()
         other.close()
         third.close()
+
+    asyncio.run(work())
+
+
+def test_a_stream_ends_with_the_role_that_its_group_gave(everybody):
+    async def work() -> None:
+        caller = await everybody.auth.identified(b"Bearer pod-token")
+        groups = everybody.auth.tenants.groups
+        assert await caller.is_known()
+        other = "read" if caller.role != "read" else "solve"
+        changed = {name: replace(group, role=other) for name, group in groups.items()}
+        everybody.auth.tenants.replace(tuple(changed.values()), "")
+        assert not await caller.is_known()
 
     asyncio.run(work())
 

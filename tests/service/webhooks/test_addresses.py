@@ -91,6 +91,12 @@ def test_without_a_list_there_are_no_webhooks():
         "64:ff9b::a9fe:a9fe",
         "2002:7f00:1::",
         "2002:a9fe:a9fe::1",
+        "64:ff9b:1::1",
+        "fec0::1",
+        "::7f00:1",
+        "::ffff:0:7f00:1",
+        "5f00::1",
+        "192.88.99.1",
     ],
 )
 def test_addresses_that_are_not_public_are_refused(address):

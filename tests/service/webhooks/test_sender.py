@@ -3,6 +3,7 @@
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from planner.client.webhooks import verified
 from service.jobs.webhooks import Delivery
 from service.webhooks.addresses import Destinations, destinations_of
-from service.webhooks.sender import Sender
+from service.webhooks.sender import Sender, _Pinned
 from tests.service.webhooks.receiving import Receiver, receiver
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -130,3 +131,29 @@ def test_a_certificate_of_nobody_is_refused_and_one_of_the_authority_taken(tmp_p
         assert sent(there.url, context=trusting) == (204, "")
         assert sent(there.url.replace("127.0.0.1", "localhost"), context=trusting)[0] is None
         assert len(there.came) == 1
+
+
+def test_an_attempt_that_was_ended_while_it_connected_goes_no_further(monkeypatch):
+    connection = _Pinned("127.0.0.1", 9, ["10.0.0.1", "127.0.0.1"], None, 1.0)
+    connection.abort()
+    monkeypatch.setattr(socket, "create_connection", lambda *_: socket.socket())
+    with pytest.raises(TimeoutError):
+        connection.connect()
+    assert connection.sock is None
+
+
+def test_what_a_receiver_says_that_is_no_http_is_kept_by_its_kind_alone():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+
+        def answer() -> None:
+            taken, _ = listening.accept()
+            with taken:
+                taken.recv(65_536)
+                taken.sendall(b"x\0y secret banner\r\n\r\n")
+
+        answering = threading.Thread(target=answer)
+        answering.start()
+        status, error = sent(f"http://127.0.0.1:{port}/")
+        answering.join()
+    assert (status, error) == (None, "no answer of HTTP: BadStatusLine")
