@@ -39,7 +39,11 @@ def job_tags(data: Mapping[str, Any], owner: str, destinations: Destinations) ->
         raise malformed("webhook", 'webhook: {"url": "...", "secret": "whsec_..."}', 422)
     try:
         for name, why in (
-            ("secret", "secret: is missing: of one job alone nobody would be told another one"),
+            (
+                "secret",
+                "secret: is missing: the webhook of a job needs one of yours, as it is not shown"
+                " again: whsec_ and base64 of 24 to 64 random bytes",
+            ),
             ("labels", "labels: a webhook of one job selects none"),
         ):
             if bool(asked.get(name)) is (name == "labels"):

@@ -10,6 +10,7 @@ from planner.frameworks.finetuning.torchtune.recipes import (
     config_of,
     missing_config,
     recipe_of,
+    unfit_model,
 )
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.format import LaunchedRun, RunFile, RunFormat, ScriptFormat
@@ -98,6 +99,10 @@ def _launched(run: LaunchedRun) -> ExistingRun:
         words = (word for word in run.launch.argv if "=" in word and not word.startswith("-"))
         file = replace(file, changes=tuple(words))
     found = launched_run(read_tuned(file), run)
+    if _is_tune(run):
+        adapted = bool(found.job.get("lora"))
+        refused = (*found.refused, *unfit_model(run.launch.script, adapted))
+        found = replace(found, refused=refused)
     return replace(found, n_devices=found.n_devices or n_devices)
 
 

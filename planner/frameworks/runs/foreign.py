@@ -16,7 +16,7 @@ KINDS: tuple[tuple[str, tuple[tuple[str, ...], ...], str], ...] = (
     (
         "torchtune",
         (("_component_",), ("model", "recipe", "optimizer", "tokenizer")),
-        "it runs FSDP2: an Accelerate file with the same sharding can be checked",
+        "one with `model:`, `tokenizer:` and `checkpointer:`, which every recipe has, is read",
     ),
     (
         "GPT-NeoX",

@@ -201,6 +201,22 @@ def test_what_torchtune_refuses_itself(more: str, word: str, tmp_path: Path) -> 
     assert "ACC127" in {refusal.rule.code for refusal in report.refusals}
 
 
+@pytest.mark.parametrize(
+    ("recipe", "config", "word"),
+    [
+        ("lora_finetune_distributed", FULL, "without adapters: full_finetune_distributed"),
+        ("full_finetune_distributed", CONFIG, "with adapters: lora_finetune_distributed"),
+        ("lora_finetune_distributed", CONFIG, ""),
+        ("full_finetune_distributed", FULL, ""),
+    ],
+)
+def test_a_recipe_is_for_models_with_adapters_or_without(
+    recipe: str, config: str, word: str, tmp_path: Path
+) -> None:
+    run = read(tmp_path, f"tune run --nproc_per_node 4 {recipe} --config a.yaml", config)
+    assert [word in text for text in run.refused] == [True] * bool(word)
+
+
 def test_the_best_plan_is_one_that_a_recipe_can_say(tmp_path: Path) -> None:
     (tmp_path / "b.yaml").write_text(FULL)
     report = planner.check(tmp_path / "b.yaml", "h100-x8", model="llama3-8b")

@@ -57,6 +57,25 @@ def check_recipe(script: str, source: str) -> None:
         raise SpecError(InputProblem(f"torchtune: recipe {name} is not read: {why}", fix, source))
 
 
+def unfit_model(script: str, adapted: bool) -> tuple[str, ...]:
+    """Return that a recipe is not for a model with adapters, or for one without; () where it is.
+
+    Recipes of LoRA read `model.lora_rank` as they start, full ones load every weight of the model
+    from the checkpoint, which has none of adapters (torchtune 0.6.1, recipes/lora_finetune_*.py
+    and full_finetune_*.py).
+
+    >>> unfit_model("lora_finetune_distributed", adapted=False)
+    ('recipe lora_finetune_distributed with a model without adapters: full_finetune_distributed',)
+    """
+    name = recipe_of(script)
+    kind, _, rest = name.partition("_")
+    if kind == "lora" and not adapted:
+        return (f"recipe {name} with a model without adapters: full_{rest}",)
+    if kind == "full" and adapted:
+        return (f"recipe {name} with a model with adapters: lora_{rest}",)
+    return ()
+
+
 def config_of(argv: Sequence[str]) -> str:
     """Return the configuration that words behind a recipe name; empty without one.
 
@@ -80,8 +99,9 @@ def missing_config(name: str, source: str) -> SpecError:
         message = f"{text} is a configuration that torchtune ships, not a file here"
         fix = f"tune cp {text} my.yaml, then --config my.yaml"
         return SpecError(InputProblem(message, fix, source))
-    message = f"names {text}, which cannot be read"
-    return SpecError(InputProblem(message, "put it beside this file", source))
+    message = f"names {text}, which cannot be read as a configuration of torchtune"
+    fix = "put it beside this file, with `model:`, `tokenizer:` and `checkpointer:`"
+    return SpecError(InputProblem(message, fix, source))
 
 
 def overridden(data: Mapping[str, Any], argv: Sequence[str], source: str) -> dict[str, Any]:
