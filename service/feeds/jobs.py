@@ -123,8 +123,8 @@ class JobFeed:
 
 def job_filter(query: Mapping[str, str]) -> JobFilter:
     """Return the filter that parameters name; `Refusal` 400 for what is none."""
-    state = query.get("state", "")
-    if state and state not in State.__members__:
+    state = query.get("state")
+    if state is not None and state not in State.__members__:
         raise malformed("state", f"state: one of {', '.join(State)}")
     return JobFilter(
         State(state) if state else None,

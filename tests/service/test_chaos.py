@@ -230,7 +230,7 @@ def _fill(database: str, limit_bytes: int) -> None:
 
 def test_where_the_file_may_not_grow_nothing_that_was_accepted_is_lost(tmp_path):
     database = f"sqlite:///{tmp_path}/service.sqlite"
-    code = f"from tests.service.test_chaos import _fill; _fill({database!r}, 600_000)"
+    code = f"from tests.service.test_chaos import _fill; _fill({database!r}, 1_200_000)"
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True

@@ -290,7 +290,7 @@ def page_at(browser: Any, request: pytest.FixtureRequest) -> Iterator[PageAt]:
             **more,
         )
         contexts.append(context)
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         target = on or request.getfixturevalue("served")
         screen = Screen(context.new_page(), target)
         screen.open(path, wait or (ANSWERED if script else "main:not(:has([data-events]))"))

@@ -508,7 +508,7 @@ def test_points_of_a_sweep_come_while_it_runs_and_stay_when_it_is_cancelled(page
     page = screen.page
     page.locator("#sweep-example").select_option("llama3-70b-1000-points")
     page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_selector("#so-far .headline")
+    page.wait_for_selector("#so-far .headline", timeout=60_000)
     page.wait_for_selector("#axes .plot", state="attached")
     screen.draw("#axes")
     # What is open, focused or drawn stays so while more comes.

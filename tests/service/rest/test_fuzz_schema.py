@@ -17,7 +17,7 @@ from tests.service.serving import served
 
 TOKEN = "schema-0123456789abcdef"
 FILE = Path(__file__).parents[3] / "docs" / "openapi.json"
-ANSWERED = ["2xx", "304", "404", "409", "410", "429", "400", "413", "422", "504"]
+ANSWERED = ["2xx", "304", "403", "404", "409", "410", "429", "400", "413", "422", "504"]
 """To requests that the document allows: what it says of their meaning comes last, such as names
 that are none, cursors of no page, more work than is done."""
 N_REQUESTS = 30
