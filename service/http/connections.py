@@ -35,6 +35,9 @@ STALLED_S = 30.0
 """How long a caller may read nothing of an answer that is sent."""
 HELD_BYTES = 65_536
 """Most bytes of a body that is looked up before the application is told of the request."""
+HELD_S = 0.02
+"""How long the application is not told of a request whose body may be looked up: most clients send
+headers and body one right after the other."""
 REFUSED_FACTOR = 2
 """Connections that are still answered, with a refusal, as a multiple of those that are served."""
 
@@ -108,6 +111,7 @@ class Connection(HttpToolsProtocol):
         self._held: bytearray | None = None
         """Body so far of a request that the application has not been told of."""
         self._own_app = self.app
+        self._release_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection, or one too many that is told so."""
@@ -130,7 +134,8 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget what was waited for."""
         self.bounds.forget(self)
-        for timer in (self._head, self._stalled):
+        self._held = None
+        for timer in (self._head, self._stalled, self._release_timer):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
@@ -139,14 +144,13 @@ class Connection(HttpToolsProtocol):
         """Read a part of a request."""
         if self.transport.is_closing():
             return
-        between = self.cycle is None or self.cycle.response_complete
+        between = self._held is None and (self.cycle is None or self.cycle.response_complete)
         if between and self._head is None:
             self._await_head()
         super().data_received(data)
-        if self._held is not None:  # the rest of its body comes later
-            if self.transport.is_closing():
-                return
-            self._release()
+        if self._held is not None and self._release_timer is None:
+            self.bounds.set_busy(self)
+            self._release_timer = self.loop.call_later(HELD_S, self._release)
         if self._head is not None:
             self._head_bytes += len(data)
             if self._head_bytes > HEAD_BYTES and between and not self.transport.is_closing():
@@ -187,8 +191,10 @@ class Connection(HttpToolsProtocol):
             reply = None
         if reply is None:
             self._release()
+            if self.cycle is None:  # the connection ends
+                return
             return super().on_message_complete()
-        self._held = None
+        self._take_held()
         status_line, *rest = reply
         of_server = (b"%s: %s\r\n" % header for header in self.server_state.default_headers)
         self.transport.writelines((status_line, *of_server, *rest))
@@ -211,9 +217,24 @@ class Connection(HttpToolsProtocol):
             and not (self.flow.write_paused or self.transport.is_closing())
         )
 
+    def _take_held(self) -> bytearray | None:
+        """Return the body of the request that is held, which is held no more."""
+        if self._release_timer is not None:
+            self._release_timer.cancel()
+            self._release_timer = None
+        body, self._held = self._held, None
+        return body
+
+    def shutdown(self) -> None:
+        """End it once what was asked is answered."""
+        self._release()
+        super().shutdown()
+
     def _release(self) -> None:
         """Tell the application of a request that was held."""
-        body, self._held = self._held, None
+        body = self._take_held()
+        if body is None or self.transport.is_closing():
+            return
         self.bounds.set_busy(self)
         super().on_headers_complete()
         if body:

@@ -1,6 +1,6 @@
 """Answers that memory has to the very bytes of a request, written without a task of their own.
 
-    bytes of a request that came together -> `KnownAnswers.reply` -> bytes of the response
+    headers and body that came at once    -> `KnownAnswers.reply` -> bytes of the response
                                           -> None: the gate answers it, or refuses it
 
 Only what the gate would answer from memory, and only where nothing else is to be done: what is to

@@ -1,15 +1,20 @@
 """Questions that memory answers before the application is asked, over the real HTTP server."""
 
+import http.client
 import json
 import re
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from service.access.auth import Auth, read_tokens
+from service.http import connections
 from service.rest.application import Rest
+from tests.service.live import live_service
+from tests.service.process.test_serve_hardened import certificate
 from tests.service.serving import SETTINGS, served
 from tests.service.transports import TOKENS
 from tests.service.waiting import PATIENCE_S, wait_until
@@ -44,6 +49,11 @@ class Connection:
         body = self._file.read(int(headers.get("content-length", 0)))
         head = re.sub(rb"\r\ndate: [^\r]+ GMT\r\n", b"\r\ndate: now\r\n", head)
         return int(lines[0].split()[1]), headers, body, head + body
+
+    def close(self) -> None:
+        """End it."""
+        self._file.close()
+        self.socket.close()
 
     def ask(self, *parts: bytes) -> tuple[int, dict[str, str], bytes, bytes]:
         """Send parts, each of which the server has read before the next, and read the response."""
@@ -95,7 +105,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Known]:
         assert found.connect().ask(request())[0] == 200
         yield found
         for each in found.open:
-            each.socket.close()
+            each.close()
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +120,20 @@ def asked(known: Known, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(Rest, "__call__", noted)
     return known.asked
+
+
+def metric(known: Known, name: str) -> float:
+    """Return a value of /metrics."""
+    connection = known.connect()
+    text = connection.ask(request(b"", "/metrics", "Content-Type", "GET {} HTTP/1.1"))[2]
+    connection.close()
+    lines = (line.rpartition(" ") for line in text.decode().splitlines())
+    return next(float(value) for key, _, value in lines if key == name)
+
+
+def busy(known: Known) -> float:
+    """Return the connections with a request."""
+    return metric(known, 'planner_connections{state="busy",transport="rest"}')
 
 
 def test_a_known_answer_has_the_bytes_of_the_application(known, asked):
@@ -174,7 +198,7 @@ def test_an_unknown_token_counts_as_one_failure(tmp_path):
     with served(tmp_path, auth) as address:
         connection = Connection(int(address.rpartition(":")[2]))
         assert [connection.ask(wrong)[0] for _ in range(3)][:2] == [401, 401]
-        connection.socket.close()
+        connection.close()
 
 
 @pytest.mark.parametrize(
@@ -204,7 +228,21 @@ def test_what_asks_for_more_is_for_the_application(known, asked, sent, status):
     assert len(asked) == 1
 
 
-def test_a_body_in_parts_is_the_same_question(known, asked):
+def test_a_body_right_after_its_headers_is_answered_at_once(known, asked, monkeypatch):
+    monkeypatch.setattr(connections, "HELD_S", PATIENCE_S)
+    connection = known.connect()
+    whole = request()
+    at_once = connection.ask(whole)
+    for cut in (len(whole) - len(BODY), len(whole) - 7):
+        before = busy(known)
+        connection.socket.sendall(whole[:cut])
+        wait_until(lambda n=before: busy(known) == n + 1)  # a connection with its place
+        assert connection.ask(whole[cut:])[3] == at_once[3]
+        wait_until(lambda n=before: busy(known) == n)
+    assert [path for path in asked if path != "/metrics"] == []
+
+
+def test_a_body_that_comes_later_is_the_same_question(known, asked):
     connection = known.connect()
     whole = request()
     at_once = connection.ask(whole)
@@ -214,6 +252,17 @@ def test_a_body_in_parts_is_the_same_question(known, asked):
         wait_until(lambda n=n_asked: len(asked) == n)
         assert connection.ask(whole[cut:])[3] == at_once[3]
     assert len(asked) == 2
+
+
+def test_a_caller_who_leaves_with_half_a_question_is_forgotten(known, asked, monkeypatch):
+    monkeypatch.setattr(connections, "HELD_S", PATIENCE_S)
+    before = busy(known)
+    connection = known.connect()
+    connection.socket.sendall(request()[:-7])
+    wait_until(lambda: busy(known) == before + 1)
+    connection.close()
+    wait_until(lambda: busy(known) == before)
+    assert "/v1/plans:evaluate" not in asked
 
 
 def test_a_body_without_its_type_is_refused_and_the_connection_goes_on(known):
@@ -235,19 +284,32 @@ def test_questions_in_a_row_are_answered_in_their_order(known, asked):
 
 
 def test_known_answers_are_counted(known):
-    def count(name: str) -> float:
-        text = known.connect().ask(request(b"", "/metrics", "Content-Type", "GET {} HTTP/1.1"))[2]
-        lines = (line.rpartition(" ") for line in text.decode().splitlines())
-        return next(float(value) for key, _, value in lines if key == name)
-
     names = (
         'planner_requests_total{operation="evaluate",status="200",transport="rest"}',
         'planner_call_seconds_count{call="evaluate",phase="total"}',
         "planner_cache_hits_total",
     )
-    before = [count(name) for name in names]
+    before = [metric(known, name) for name in names]
     connection = known.connect()
     for _ in range(3):
         connection.ask(request())
-    assert [count(name) for name in names] == [n + 3 for n in before]
-    assert count('planner_connections{state="busy",transport="rest"}') == 1
+    assert [metric(known, name) for name in names] == [n + 3 for n in before]
+
+
+def test_known_answers_are_the_same_under_tls(tmp_path, asked):
+    cert, key = certificate(tmp_path)
+    with live_service(tmp_path, tls_cert=cert, tls_key=key) as url:
+        context = ssl.create_default_context(cafile=str(cert))
+        host, port = "localhost", int(url.rpartition(":")[2])
+        connection = http.client.HTTPSConnection(host, port, timeout=PATIENCE_S, context=context)
+        found = []
+        for _ in range(2):
+            connection.request("POST", "/v1/plans:evaluate", BODY, dict(HEADERS))
+            answer = connection.getresponse()
+            found.append(
+                (answer.status, answer.read(), answer.headers["strict-transport-security"])
+            )
+        connection.close()
+    assert found[0] == found[1]
+    assert (found[0][0], bool(found[0][2])) == (200, True)
+    assert len(asked) == 1
