@@ -81,6 +81,11 @@ class SolveOptions:
         return n == pinned and n in listed and n <= self.at_most.get(DEVICES, n)
 
     @property
+    def is_limited(self) -> bool:
+        """Whether the run or its step must end in some time."""
+        return self.deadline_s is not None or self.step_limit_s is not None
+
+    @property
     def names_devices(self) -> bool:
         """Whether the numbers of devices are listed, so that none is left out."""
         return DEVICES in self.pins or DEVICES in self.only

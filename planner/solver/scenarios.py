@@ -247,8 +247,8 @@ def search_counts(
             else:
                 best = _best_key(variants, searches)
                 _search_fewer(variants, searches, best, execution, rest_of[0])
-    limited = options.deadline_s is not None or options.step_limit_s is not None
-    if limited and fewer and not searches.stopped and _best_key(variants, searches) is None:
+    looked_for = options.is_limited and fewer and not searches.stopped
+    if looked_for and _best_key(variants, searches) is None:
         _search_unlimited(variants, searches, options, execution)
     if searches.stopped:
         for variant in variants:

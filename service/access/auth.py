@@ -292,9 +292,7 @@ class Auth:
             if not self.asks:
                 return self._local(address, "")
             token = self._token(_bearer(authorization)) if authorization else None
-            if token is None or (
-                token.expires_at is not None and token.expires_at <= self._wall()
-            ):
+            if token is None or self._has_expired(token):
                 return None
             identity = Identity(token.name, "token", expires_at=token.expires_at)
             group = self.tenants.group_of(identity)
@@ -311,7 +309,7 @@ class Auth:
         """
         token = self._token(bearer)
         if token is not None:
-            if token.expires_at is not None and token.expires_at <= self._wall():
+            if self._has_expired(token):
                 raise unauthenticated("the token has expired")
             identity = Identity(token.name, "token", expires_at=token.expires_at)
             return identity, token.role  # type: ignore[return-value]  # one of ROLES
@@ -334,6 +332,9 @@ class Auth:
             if hmac.compare_digest(digest, candidate.sha256):
                 found = candidate
         return found
+
+    def _has_expired(self, token: Token) -> bool:
+        return token.expires_at is not None and token.expires_at <= self._wall()
 
     async def _still(self, bearer: bytes, identity: Identity, role: Role) -> bool:
         """Tell whether a token still opens what it did: the same name, and role, of a group."""

@@ -19,8 +19,6 @@ ATTEMPT_S = 15.0
 """Longest attempt, from the connection to the status of the answer."""
 GONE = 410
 """Status by which a receiver says that it wants no more: the delivery is not tried again."""
-
-
 MOST_REASON = 200
 """Characters that are kept of why an attempt failed."""
 

@@ -104,8 +104,7 @@ class RowSearch:
 
 def _is_of_step_time(options: SolveOptions) -> bool:
     """Tell whether the shortest step is all that is wanted: no other objective, and no limit."""
-    limited = options.deadline_s is not None or options.step_limit_s is not None
-    return options.objective == "step_time" and not (limited or options.pareto)
+    return options.objective == "step_time" and not (options.is_limited or options.pareto)
 
 
 def _cell_row(cell: BatchCell, status: str, reason: str) -> BatchRow:
@@ -130,6 +129,6 @@ def _plan(
         "plan_id": plan_id(cell.task.job.model.document, cluster.document, written),
         "step_time_s": opened.step_s,
         "tokens_per_s": problem.job.tokens_per_step / opened.step_s,
-        "peak_bytes": opened.peak_bytes,
+        "peak_bytes": round(opened.peak_bytes),
         "layout": written,
     }

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import planner
+from planner.cli.commands.scaling.batch_solve import show_batch
 from planner.errors import SearchError, SpecError, UsageError
 from planner.specs.loader import load_model
 from tests.planner.command import run_here
@@ -113,3 +114,33 @@ def test_a_file_of_a_batch_names_what_is_neither_name_nor_content(tmp_path: Path
     done = run_here("batch-solve", str(file))
     assert done.returncode == 2
     assert "jobs.a: None is neither a name nor a mapping" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("jobs: {a: llama3-8b}\nclusters: {b: 8xh100}\n", "`counts` is missing"),
+        ("jobs: {}\nclusters: {}\ncounts: [8]\ncount: 8\n", "`count` is an unknown key"),
+        ("- 8\n", "must be a mapping of jobs, clusters, counts"),
+    ],
+)
+def test_a_file_of_a_batch_names_its_keys(text: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "batch.yaml"
+    file.write_text(text)
+    done = run_here("batch-solve", str(file))
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+
+
+def test_a_batch_says_why_rows_have_no_plan_and_why_some_are_missing(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    columns = dict.fromkeys(("step_time_s", "tokens_per_s", "plan_id"))
+    row = {"job": "a", "cluster": "h100", "n_devices": 7, "status": "no layout", **columns}
+    data = {"rows": [{**row, "reason": "no whole nodes"}], "n_cells": 3, "stopped": "time limit"}
+    assert show_batch(data, "table") == 4
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2:] == [
+        "no layout: no whole nodes (a on 7 of h100)",
+        "stopped by the time limit: 1 of 3 rows; raise --time-limit",
+    ]
