@@ -238,11 +238,11 @@ class Auth:
         self._verifier = verifier
 
     async def identified(
-        self, authorization: bytes | str | None, address: str = "", priority: str = ""
+        self, authorization: bytes | str | None, address: str = "", priority: str | None = None
     ) -> Caller:
         """Return who sent a header `Authorization`; `Refusal` 401 where nobody known did.
 
-        `priority` is the name of the one that the request asks for; empty for that of the group.
+        `priority` is the name of the one that the request asks for; None for that of the group.
         The time that a token of the file takes does not depend on which was sent or how much of
         one is right: hashes are compared, in constant time, and with all tokens. Raises `Refusal`
         also for callers of no group (403), a priority that is none (400) or too high (403),
@@ -278,7 +278,7 @@ class Auth:
             identity.how,
         )
 
-    def _local(self, address: str, priority: str) -> Caller:
+    def _local(self, address: str, priority: str | None) -> Caller:
         """Return the caller where no token is asked for."""
         group = self.tenants.group_of(Identity(LOCAL, "none"))
         return Caller(LOCAL, "admin", address, group=group, priority=group.priority_of(priority))
@@ -290,13 +290,13 @@ class Auth:
         """
         try:
             if not self.asks:
-                return self._local(address, "")
+                return self._local(address, None)
             token = self._token(_bearer(authorization)) if authorization else None
             if token is None or self._has_expired(token):
                 return None
             identity = Identity(token.name, "token", expires_at=token.expires_at)
             group = self.tenants.group_of(identity)
-            priority = group.priority_of("")
+            priority = group.priority_of(None)
         except Refusal:
             return None
         role: Role = token.role or group.role  # type: ignore[assignment]  # one of ROLES

@@ -87,7 +87,12 @@ class HttpExchange:
 
     def header(self, name: bytes) -> str:
         """Return a header of the request; empty without it."""
-        return self.headers.get(name, b"").decode("latin-1").strip()
+        return self.optional_header(name) or ""
+
+    def optional_header(self, name: bytes) -> str | None:
+        """Return a header of the request, which may be empty; None without it."""
+        value = self.headers.get(name)
+        return None if value is None else value.decode("latin-1").strip()
 
 
 def request_id(headers: Mapping[bytes, bytes]) -> str:

@@ -204,7 +204,7 @@ class Rest:
             exchange.caller = await self.auth.identified(
                 exchange.headers.get(b"authorization"),
                 exchange.address,
-                exchange.header(b"planner-priority"),
+                exchange.optional_header(b"planner-priority"),
             )
         if operation is None:
             raise no_such_path(method, path)

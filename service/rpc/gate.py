@@ -101,8 +101,12 @@ class GrpcExchange:
 
     def header(self, name: str) -> str:
         """Return metadata of the call; empty without it."""
-        value = self.metadata.get(name, "")
-        return value.decode("latin-1") if isinstance(value, bytes) else str(value)
+        return self.optional_header(name) or ""
+
+    def optional_header(self, name: str) -> str | None:
+        """Return metadata of the call, which may be empty; None without it."""
+        value = self.metadata.get(name)
+        return value.decode("latin-1") if isinstance(value, bytes) else value
 
     def deadline_s(self, settings: RequestLimits) -> float | None:
         """Return the time that a search has."""
@@ -164,7 +168,7 @@ class Gate:
         if exchange.is_twice:
             authorization = authorization_of(exchange.context.invocation_metadata())
         exchange.caller = await self.auth.identified(
-            authorization, exchange.peer[0], exchange.header("planner-priority")
+            authorization, exchange.peer[0], exchange.optional_header("planner-priority")
         )
         return exchange.caller
 

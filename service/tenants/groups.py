@@ -108,14 +108,14 @@ class Group:
             return True
         return any(_holds(identity.claims.get(each.claim), each.value) for each in members.claims)
 
-    def priority_of(self, wanted: str) -> Priority:
-        """Return the priority that a request asks for by name; empty for the group's own.
+    def priority_of(self, wanted: str | None) -> Priority:
+        """Return the priority that a request asks for by name; None for the group's own.
 
         Raises `Refusal`: 400 for a name that is none, 403 for one above the group's highest.
         """
-        if not wanted:
+        if wanted is None:
             return self.priority
-        priority = PRIORITIES.get(wanted.strip().lower())
+        priority = PRIORITIES.get(wanted)
         if priority is None:
             names = ", ".join(PRIORITIES)
             raise Refusal(

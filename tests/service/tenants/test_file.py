@@ -122,9 +122,11 @@ def test_without_a_file_everybody_is_in_one_group_and_may_not_push_ahead():
     with pytest.raises(Refusal) as caught:
         open_group.priority_of("urgent")
     assert caught.value.code == "priority-too-high"
-    with pytest.raises(Refusal) as caught:
-        open_group.priority_of("soon")
-    assert (caught.value.status, caught.value.code) == (400, "bad-priority")
+    assert open_group.priority_of(None) is Priority.NORMAL
+    for unknown in ("soon", "", "Normal"):
+        with pytest.raises(Refusal) as caught:
+            open_group.priority_of(unknown)
+        assert (caught.value.status, caught.value.code) == (400, "bad-priority")
 
 
 def test_groups_are_replaced_as_a_whole_and_metrics_name_those_there_are():
