@@ -53,8 +53,12 @@ def request_query(request: Request) -> dict[str, str]:
         if len(values) > 1:
             raise refused("malformed", f"the parameter {name[:40]!r} stands twice", 400)
     operation = exchange_of(request)[0].operation
-    known = [p.name for p in operation.parameters if p.where == "query"] if operation else []
-    for name in result:
+    parameters = operation.parameters if operation else ()
+    known = {p.name: p.schema for p in parameters if p.where == "query"}
+    for name, (value,) in result.items():
+        most = known.get(name, {}).get("maxLength")
+        if most is not None and len(value) > most:
+            raise malformed(name, f"{name}: {len(value)} characters; give at most {most}")
         if name not in known:
             choices = f"it is none of {', '.join(known)}" if known else "there are none here"
             raise malformed(name[:40], f"the parameter {name[:40]!r}: {choices}")

@@ -55,6 +55,8 @@ KNOWN: dict[str, str] = {
     "helium": "its output projection is hidden x hidden whatever the heads are",
     "longcat_flash": "it allocates a first matrix for the experts that compute nothing",
     "kimi_linear tied": "its class ties nothing, whatever the file says",
+    "bailing_hybrid tied": "its class ties nothing, whatever the file says",
+    "llama4_text no experts": "it builds layers of experts without any, which compute nothing",
     "phi4_multimodal": "it counts the towers, which are left out here",
 }
 """Classes that differ, and why."""

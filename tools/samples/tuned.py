@@ -57,6 +57,8 @@ MODELS_OF: dict[str, dict[str, Document]] = {
     "torchtune": {"llama": {**WIDER, "gated": True, "tied": False}}
 }
 """Small models of tools that have not the layers of all; wide enough for torchao's NF4."""
+HALVES = {"bf16": "bf16", "fp16": "fp16"}
+"""The half precision beside weights in fp32, by the precision of a job."""
 MOST_TRIES = 600
 """Jobs drawn for one that the tool can say, before the sampler gives up."""
 
@@ -227,7 +229,7 @@ def wants(sample: TunedSample) -> Document:
         "packing": data.packing if data and data.packing != "none" else "none",
         "recomputes": layout.recompute == "full",
         "reference": reference_of(job),
-        "half": job.precision if job.precision in ("bf16", "fp16") else "",
+        "half": "bf16" if job.recipe.is_narrow else HALVES.get(job.precision, ""),
         **adapters,
     }
 
