@@ -346,13 +346,17 @@ class Engine:
                 retry_after_s=5.0,
             )
 
+    @property
+    def call_names(self) -> list[str]:
+        """Names of the calls of the interface, in the order of the alphabet."""
+        return sorted(each for each in self._calls if not each.startswith(PAGE_PREFIX))
+
     def _no_such_call(self, name: str) -> Refusal:
-        names = sorted(each for each in self._calls if not each.startswith(PAGE_PREFIX))
         return Refusal(
             404,
             "unknown-call",
             "there is no such call",
-            f"no call {name[:40]!r}: {', '.join(names)}",
+            f"no call {name[:40]!r}: {', '.join(self.call_names)}",
         )
 
     def _check_call(self, name: str, caller: Caller) -> None:

@@ -76,6 +76,9 @@ PRIORITY = OperationParameter(
     {"type": "string", "enum": list(PRIORITIES)},
     "How urgent it is; that of the caller's group without it, 403 above the group's highest.",
 )
+INTO_STATE = OperationParameter(
+    "state", "query", STATE.schema, "Only changes after which a job is in this state."
+)
 SELECTOR = OperationParameter(
     "labels",
     "query",
@@ -83,7 +86,7 @@ SELECTOR = OperationParameter(
     "Only jobs with such labels, as Kubernetes selects: `team=vision,stage!=old`, `a in (b,c)`.",
 )
 CALL = OperationParameter(
-    "call", "query", {"type": "string", "maxLength": 40}, "Only jobs of this call."
+    "call", "query", {"type": "string", "enum": sorted(CALLS)}, "Only jobs of this call."
 )
 AFTER, BEFORE = (
     OperationParameter(
@@ -215,7 +218,7 @@ def _job_operations() -> Iterator[Operation]:
         " misses nothing; 410 where that is too old: list the jobs again.",
         {200: (SSE, None)},
         (*_READ, 410),
-        parameters=(VERSION, SELECTOR, CALL, TIMEOUT, LAST_CHANGE),
+        parameters=(VERSION, SELECTOR, CALL, INTO_STATE, TIMEOUT, LAST_CHANGE),
     )
     yield Operation(
         "getJob",

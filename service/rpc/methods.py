@@ -245,11 +245,9 @@ class Grpc(Gate):
     async def _list_jobs(self, request: bytes, exchange: GrpcExchange) -> bytes:
         assert exchange.caller is not None
         message = read_message(exchange.method, request)
-        if message.state not in pb.Job.State.values():
-            raise malformed("state", f"state: {message.state} is none of Job.State")
         wanted = JobFilter(
-            State(pb.Job.State.Name(message.state)) if message.state else None,
-            message.call[:41],
+            _state(message),
+            message.call,
             read_selector(message.labels),
             _moment(message, "created_after"),
             _moment(message, "created_before"),
@@ -269,7 +267,10 @@ class Grpc(Gate):
         assert exchange.caller is not None
         message = read_message(exchange.method, request)
         asked = {"resource_version": str(message.resource_version or "")}
-        asked |= {"labels": message.labels, "call": message.call}
+        asked |= {"labels": message.labels}
+        asked |= {"call": message.call} if message.call else {}
+        state = _state(message)
+        asked |= {"state": state.value} if state else {}
         if message.HasField("timeout_s"):
             asked["timeout_s"] = repr(message.timeout_s)
         watching = self._feed.watch(exchange.caller, watch_terms(asked))
@@ -401,6 +402,13 @@ def _change(event: FeedEvent) -> pb.JobChange:
     if event.job is not None:
         message.job.CopyFrom(message_of(event.job, pb.Job))
     return message
+
+
+def _state(message: Any) -> State | None:
+    """Return the state that a message names, if any."""
+    if message.state not in pb.Job.State.values():
+        raise malformed("state", f"state: {message.state} is none of Job.State")
+    return State(pb.Job.State.Name(message.state)) if message.state else None
 
 
 def _moment(message: Any, field: str) -> float | None:
