@@ -61,8 +61,9 @@ class JobFeeds:
 
         `{"type", "resource_version", "job"}`: ADDED, MODIFIED, DELETED, or BOOKMARK without a
         job. They begin after `version`, which `list_jobs` gives; without it now. With `state` only
-        those after which a job is in it. A lost connection is taken up where it was. Raises `ServiceError` with the code `history-trimmed` where the
-        changes after `version` are forgotten: list the jobs again.
+        those after which a job is in it. A lost connection is taken up where it was. Raises
+        `ServiceError` with the code `history-trimmed` where the changes after `version` are
+        forgotten: list the jobs again.
         """
         query = {"labels": labels, "call": call, "state": state}
         tried, told = 0, version

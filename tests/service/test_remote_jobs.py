@@ -72,10 +72,12 @@ def test_an_unknown_call_or_state_is_refused_with_those_that_are(url: str) -> No
         found = run_here("--server", url, "jobs", *words, "nope")
         assert (found.returncode, found.stdout) == (2, "")
         wanted = "batch-solve" if words[1] == "--call" else "SUCCEEDED"
-        assert "'nope'" in found.stderr and wanted in found.stderr
+        assert "'nope'" in found.stderr
+        assert wanted in found.stderr
     found = run_here("--server", url, "jobs", "watch", "--state", "nope")
     assert (found.returncode, found.stdout) == (2, "")
-    assert "--state nope" in found.stderr and "SUCCEEDED" in found.stderr
+    assert "--state nope" in found.stderr
+    assert "SUCCEEDED" in found.stderr
 
 
 def test_a_watch_until_all_have_ended_ends(url: str, job: dict[str, Any]) -> None:
