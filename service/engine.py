@@ -655,7 +655,13 @@ class Engine:
             return job
 
     async def waited(
-        self, name: str, body: bytes, caller: Caller, wait_s: float, idempotency_key: str = ""
+        self,
+        name: str,
+        body: bytes,
+        caller: Caller,
+        wait_s: float,
+        idempotency_key: str = "",
+        tags: Mapping[str, Any] = {},
     ) -> CallAnswer | JobView:
         """Return the answer of a call that is a job, where it is there within `wait_s`.
 
@@ -667,7 +673,7 @@ class Engine:
             self._check_call(name, caller)
         if not idempotency_key and (answer := self._remembered(key)):
             return answer
-        job = await self.submit(name, body, caller, idempotency_key)
+        job = await self.submit(name, body, caller, idempotency_key, tags=tags)
         if not job.is_final:
             # Refused, such as by one who stops: the job is accepted all the same, and is told.
             with contextlib.suppress(TimeoutError, Refusal):
@@ -687,10 +693,16 @@ class Engine:
             self._cache.put(key, answer, len(answer.payload))
         return answer
 
-    async def submit_body(self, body: bytes, caller: Caller, idempotency_key: str = "") -> JobView:
+    async def submit_body(
+        self,
+        body: bytes,
+        caller: Caller,
+        idempotency_key: str = "",
+        tags: Mapping[str, Any] = {},
+    ) -> JobView:
         """Accept a job that a body names: `{"call", "request", "time_limit_s"?}`.
 
-        A small body is read here, a larger one by a worker.
+        A small body is read here, a larger one by a worker. `tags` are those of a body without.
         """
         if len(body) <= SMALL_BODY:
             with self._counted():
@@ -705,7 +717,7 @@ class Engine:
                 raise self._no_such_call(read.call)
         request = read.payload or b""
         return await self.submit(
-            read.call, request, caller, idempotency_key, read.time_limit_s, read.tags
+            read.call, request, caller, idempotency_key, read.time_limit_s, {**tags, **read.tags}
         )
 
     async def get_job(self, job_id: str, caller: Caller) -> JobView:

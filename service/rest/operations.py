@@ -76,6 +76,12 @@ PRIORITY = OperationParameter(
     {"type": "string", "enum": list(PRIORITIES)},
     "How urgent it is; that of the caller's group without it, 403 above the group's highest.",
 )
+LABELS = OperationParameter(
+    "Planner-Labels",
+    "header",
+    {"type": "string", "maxLength": 8000},
+    "Labels of the job, where the call becomes one: `team=vision,stage=old`.",
+)
 INTO_STATE = OperationParameter(
     "state", "query", STATE.schema, "Only changes after which a job is in this state."
 )
@@ -177,7 +183,7 @@ def _of_call(name: str, call: ServiceCall) -> Operation:
         call.request,
         name,
         call.role,
-        (KEY, PRIORITY) if is_sweep else (KEY, PREFER, PRIORITY, IF_NONE_MATCH),
+        (KEY, PRIORITY, LABELS) if is_sweep else (KEY, PREFER, PRIORITY, LABELS, IF_NONE_MATCH),
     )
 
 
@@ -194,7 +200,7 @@ def _job_operations() -> Iterator[Operation]:
         (*_SUBMIT, 404),
         schemas.JobBody,
         role="solve",
-        parameters=(KEY, PRIORITY),
+        parameters=(KEY, PRIORITY, LABELS),
     )
     yield Operation(
         "listJobs",

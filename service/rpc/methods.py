@@ -28,7 +28,7 @@ from service.handlers.limits import RequestLimits
 from service.handlers.problems import Refusal, malformed
 from service.http.exchange import wait_s
 from service.jobs.changes import JobFilter
-from service.jobs.labels import read_selector
+from service.jobs.labels import header_tags, read_selector
 from service.jobs.records import Event, JobView, State
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.convert import body_of, fill, message_of
@@ -140,7 +140,8 @@ class Grpc(Gate):
         assert exchange.caller is not None
         exchange.trailers = [("preference-applied", "wait")]
         longest_s = min(longest_s, exchange.deadline_s(self.settings) or longest_s)
-        found = await self.engine.waited(name, body, exchange.caller, longest_s, key)
+        tags = header_tags(exchange.header("planner-labels"))
+        found = await self.engine.waited(name, body, exchange.caller, longest_s, key, tags)
         if isinstance(found, JobView):
             exchange.fields["job_id"] = found.job_id
             return message_bytes(_job(found))
@@ -211,6 +212,7 @@ class Grpc(Gate):
         tags: Mapping[str, Any] = {},
     ) -> JobView:
         assert exchange.caller is not None
+        tags = {**header_tags(exchange.header("planner-labels")), **tags}
         job = await self.engine.submit(name, body, exchange.caller, key, time_limit_s, tags)
         exchange.fields["job_id"] = job.job_id
         return job

@@ -131,6 +131,23 @@ def test_labels_that_are_none_are_refused_by_name(ask, n, labels):
     assert found.problem["errors"][0]["field"].startswith("labels")
 
 
+def test_the_job_of_a_call_has_the_labels_of_its_header(ask, n, team):
+    asked = ask.call("solve", {"n": n}, job=True, labels=f"team={team}, example.com/stage=a")
+    large = ask.call("scale", {"n": n + 1}, labels=f"team={team},x=")
+    assert asked.job["labels"] == {"example.com/stage": "a", "team": team}
+    assert large.job["labels"] == {"team": team, "x": ""}
+    jobs = [large.job["job_id"], asked.job["job_id"]]
+    assert ids(ask.list(labels=f"team={team}")) == jobs
+    for labels, seen in (
+        ("team", (400, "malformed")),
+        ("a=b,a=c", (400, "malformed")),
+        ("a b=c", (422, "malformed")),
+    ):
+        found = refused(ask, "call", "scale", {"n": n + 2}, labels=labels)
+        assert found.seen == seen
+        assert found.problem["errors"][0]["field"].startswith("Planner-Labels")
+
+
 def test_a_selector_that_is_none_is_refused(ask):
     for operation in ("list", "watch_jobs"):
         found = refused(ask, operation, labels="team in (a")
