@@ -346,13 +346,17 @@ class Engine:
                 retry_after_s=5.0,
             )
 
+    @property
+    def call_names(self) -> list[str]:
+        """Names of the calls of the interface, in the order of the alphabet."""
+        return sorted(each for each in self._calls if not each.startswith(PAGE_PREFIX))
+
     def _no_such_call(self, name: str) -> Refusal:
-        names = sorted(each for each in self._calls if not each.startswith(PAGE_PREFIX))
         return Refusal(
             404,
             "unknown-call",
             "there is no such call",
-            f"no call {name[:40]!r}: {', '.join(names)}",
+            f"no call {name[:40]!r}: {', '.join(self.call_names)}",
         )
 
     def _check_call(self, name: str, caller: Caller) -> None:
@@ -651,7 +655,13 @@ class Engine:
             return job
 
     async def waited(
-        self, name: str, body: bytes, caller: Caller, wait_s: float, idempotency_key: str = ""
+        self,
+        name: str,
+        body: bytes,
+        caller: Caller,
+        wait_s: float,
+        idempotency_key: str = "",
+        tags: Mapping[str, Any] = {},
     ) -> CallAnswer | JobView:
         """Return the answer of a call that is a job, where it is there within `wait_s`.
 
@@ -663,7 +673,7 @@ class Engine:
             self._check_call(name, caller)
         if not idempotency_key and (answer := self._remembered(key)):
             return answer
-        job = await self.submit(name, body, caller, idempotency_key)
+        job = await self.submit(name, body, caller, idempotency_key, tags=tags)
         if not job.is_final:
             # Refused, such as by one who stops: the job is accepted all the same, and is told.
             with contextlib.suppress(TimeoutError, Refusal):
@@ -683,10 +693,16 @@ class Engine:
             self._cache.put(key, answer, len(answer.payload))
         return answer
 
-    async def submit_body(self, body: bytes, caller: Caller, idempotency_key: str = "") -> JobView:
+    async def submit_body(
+        self,
+        body: bytes,
+        caller: Caller,
+        idempotency_key: str = "",
+        tags: Mapping[str, Any] = {},
+    ) -> JobView:
         """Accept a job that a body names: `{"call", "request", "time_limit_s"?}`.
 
-        A small body is read here, a larger one by a worker.
+        A small body is read here, a larger one by a worker. `tags` are those of a body without.
         """
         if len(body) <= SMALL_BODY:
             with self._counted():
@@ -701,7 +717,7 @@ class Engine:
                 raise self._no_such_call(read.call)
         request = read.payload or b""
         return await self.submit(
-            read.call, request, caller, idempotency_key, read.time_limit_s, read.tags
+            read.call, request, caller, idempotency_key, read.time_limit_s, {**tags, **read.tags}
         )
 
     async def get_job(self, job_id: str, caller: Caller) -> JobView:

@@ -467,10 +467,10 @@ def _allocate(service: Client, params: Params) -> int:
 
 
 def _batch_solve(service: Client, params: Params) -> int:
-    from planner.cli.commands.scaling.batch_solve import batch_questions, show_batch
+    from planner.cli.commands.scaling.batch_solve import batch_file, in_document, show_batch
 
     check_format(params["form"], ("table", "json"))
-    read = batch_questions(params["jobs"])
+    read, file = batch_file(params["jobs"])
     request = {
         "jobs": {name: document(each, "model") for name, each in read["jobs"].items()},
         "clusters": {name: document(each, "cluster") for name, each in read["clusters"].items()},
@@ -480,7 +480,11 @@ def _batch_solve(service: Client, params: Params) -> int:
             time_limit_s=positive(params["time_limit"], "--time-limit", "20"),
         ),
     }
-    return show_batch(_ask(service, "batch-solve", request), params["form"])
+    try:
+        return show_batch(_ask(service, "batch-solve", request), params["form"])
+    except ServiceError as error:
+        error.place_problems(lambda problem: in_document(problem, file))
+        raise
 
 
 def _sweep(service: Client, params: Params) -> int:

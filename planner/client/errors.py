@@ -1,6 +1,6 @@
 """The errors that `planner.client` makes of refusals: documents after RFC 9457."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -40,9 +40,12 @@ class ServiceError(PlannerError):
 
     def name_files(self, paths: Mapping[str, str]) -> None:
         """Let messages name files as the user did; `paths` by the names that were sent."""
+        self.place_problems(lambda one: replace(one, file=paths.get(one.file, one.file)))
+
+    def place_problems(self, placed: Callable[[InputProblem], InputProblem]) -> None:
+        """Let problems stand where the user has what they are about."""
         self.problems, self._option_problems = (
-            tuple(replace(one, file=paths.get(one.file, one.file)) for one in problems)
-            for problems in (self.problems, self._option_problems)
+            tuple(map(placed, problems)) for problems in (self.problems, self._option_problems)
         )
 
     def in_options(self) -> "ServiceError":

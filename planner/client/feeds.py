@@ -54,15 +54,18 @@ class JobFeeds:
             if not cursor:
                 return
 
-    def watch_jobs(self, version: int = 0, *, labels: str = "", call: str = "") -> Iterator[Data]:
+    def watch_jobs(
+        self, version: int = 0, *, labels: str = "", call: str = "", state: str = ""
+    ) -> Iterator[Data]:
         """Yield what changes in one's own jobs, as long as it is asked for.
 
         `{"type", "resource_version", "job"}`: ADDED, MODIFIED, DELETED, or BOOKMARK without a
-        job. They begin after `version`, which `list_jobs` gives; without it now. A lost connection
-        is taken up where it was. Raises `ServiceError` with the code `history-trimmed` where the
-        changes after `version` are forgotten: list the jobs again.
+        job. They begin after `version`, which `list_jobs` gives; without it now. With `state` only
+        those after which a job is in it. A lost connection is taken up where it was. Raises
+        `ServiceError` with the code `history-trimmed` where the changes after `version` are
+        forgotten: list the jobs again.
         """
-        query = {"labels": labels, "call": call}
+        query = {"labels": labels, "call": call, "state": state}
         tried, told = 0, version
         while True:
             wanted = urlencode({name: value for name, value in query.items() if value})

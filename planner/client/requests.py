@@ -39,6 +39,8 @@ def paths_sent(request: Mapping[str, Any]) -> dict[str, str]:
             entries[sent["name"]] = sent.path
         elif isinstance(sent, FileTexts):
             entries |= sent.paths
+        elif type(sent) is dict:  # the jobs and the clusters of a batch
+            entries |= {x["name"]: x.path for x in sent.values() if isinstance(x, FileText)}
     return entries
 
 

@@ -33,14 +33,26 @@ def read_inputs(
 
     `pool` leaves the other pools of the cluster out.
     """
-    of_model = [(p, v) for p, v in overrides if p.split(".")[0] in ("model", "training", "search")]
-    of_cluster = [
-        (p, v) for p, v in overrides if p.split(".")[0] not in ("model", "training", "search")
-    ]
+    return read_model_source(model, overrides), read_cluster_source(cluster, overrides, pool)
+
+
+def read_model_source(model: Source, overrides: Overrides = ()) -> ModelInput:
+    """Read the model alone; overrides of the cluster are left aside."""
+    own = [(path, value) for path, value in overrides if _is_of_model(path)]
     if isinstance(model, Mapping):
-        model_input = model_from_dict(model, of_model)
-    else:
-        model_input = load_model(model, of_model)
+        return model_from_dict(model, own)
+    return load_model(model, own)
+
+
+def read_cluster_source(
+    cluster: Source, overrides: Overrides = (), pool: str = ""
+) -> ClusterInput:
+    """Read the cluster alone; overrides of the model are left aside."""
+    own = [(path, value) for path, value in overrides if not _is_of_model(path)]
     read = cluster_from_dict if isinstance(cluster, Mapping) else load_cluster
-    cluster_input = read(cluster, of_cluster)  # type: ignore[arg-type]  # chosen by its type
-    return model_input, cluster_input.pool(pool) if pool else cluster_input
+    cluster_input = read(cluster, own)  # type: ignore[arg-type]  # chosen by its type
+    return cluster_input.pool(pool) if pool else cluster_input
+
+
+def _is_of_model(path: str) -> bool:
+    return path.split(".")[0] in ("model", "training", "search")

@@ -1,9 +1,14 @@
 """One plan with the numbers that rank it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from costmodels.axes import CP_COMMS, SCHEDULES, modules_code, switch_axes
-from costmodels.plans import Layout
+from costmodels.plans import Layout, PlanTable
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +22,38 @@ class Candidate:
     """With the exact pipeline recurrence; set for finalists."""
     least_s: float = 0.0
     """A lower bound of `step_s`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rivals:
+    """Plans of a block that may turn out to be the first, in its order: `Candidate` in columns.
+
+    Few of them are looked at once the first is known, so their layouts are made then.
+    """
+
+    table: PlanTable
+    n_layers: int
+    rows: NDArray[np.intp]
+    """Rows of the table; so are the next three, `(n,)`."""
+    closed_form_s: Floats
+    peak_bytes: Floats
+    least_s: Floats
+
+    def below(self, limit_s: float) -> "Rivals":
+        """Return those whose lower bound is below a limit."""
+        kept = np.flatnonzero(self.least_s < limit_s)
+        if len(kept) == len(self.rows):
+            return self
+        columns = ("rows", "closed_form_s", "peak_bytes", "least_s")
+        return replace(self, **{name: getattr(self, name)[kept] for name in columns})
+
+    def candidates(self) -> list[Candidate]:
+        """Return them as they are ranked."""
+        columns = (self.rows, self.closed_form_s, self.peak_bytes, self.least_s)
+        return [
+            Candidate(self.table.layout(row, self.n_layers), closed_s, peak, least_s=least_s)
+            for row, closed_s, peak, least_s in zip(*(x.tolist() for x in columns), strict=True)
+        ]
 
 
 def layout_key(layout: Layout) -> tuple[object, ...]:

@@ -89,8 +89,9 @@ def merged_answers(
     finalists = _exact(context, best)
     first_s = min((c.step_s for c in finalists), default=0.0)
     listed = {c.layout for c in best}
-    rivals = [c for a in answers for c in a.rivals if c.least_s < first_s]
-    rivals = sorted((c for c in rivals if c.layout not in listed), key=closed_form_order)
+    near_first = (some.below(first_s) for answer in answers for some in answer.rivals)
+    possible = [c for some in near_first for c in some.candidates()]
+    rivals = sorted((c for c in possible if c.layout not in listed), key=closed_form_order)
     finalists = sorted(finalists + _exact(context, rivals), key=_exact_order)
     rejected: dict[str, int] = {}
     for answer in answers:

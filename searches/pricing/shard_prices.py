@@ -14,7 +14,7 @@ from costmodels.step import (
     sends_activations,
     step_parts,
 )
-from searches.pricing.candidates import Candidate, closed_form_order
+from searches.pricing.candidates import Candidate, Rivals, closed_form_order
 from searches.pricing.fronts import Front, PricedCells
 from searches.pricing.kept_blocks import PricedBlock, priced_blocks
 from searches.pricing.limits import Limits
@@ -53,7 +53,7 @@ class ShardAnswer:
     """What one shard found."""
 
     best: tuple[Candidate, ...]
-    rivals: tuple[Candidate, ...]
+    rivals: tuple[Rivals, ...]
     """Other plans whose lower bound is below that of a plan that may be the first."""
     closest: Candidate | None
     """The plan that misses the memory by least, where that is asked for and nothing fits."""
@@ -72,7 +72,7 @@ def search_shard(shard: Shard) -> ShardAnswer:
     plans = shard.plans or plan_space(context, shapes)
     n_legal, n_fit = plans.n_legal, np.zeros(shard.least_s.shape, dtype=np.int64)
     best: list[Candidate] = []
-    rivals: list[Candidate] = []
+    rivals: list[Rivals] = []
     closest: Candidate | None = None
     front = Front() if context.options.front else None
     n, n_faster, limits = context.options.n_finalists, 0, shard.limits
@@ -88,7 +88,8 @@ def search_shard(shard: Shard) -> ShardAnswer:
             n_faster += answer.n_faster
             best = sorted(best + answer.best, key=closed_form_order)[:n]
             limits = limits.after(best, n)
-            rivals = [c for c in rivals + answer.rivals if c.least_s < limits.rivals_s]
+            left = (some.below(limits.rivals_s) for some in (*rivals, *answer.rivals))
+            rivals = [some for some in left if len(some.rows)]
             miss = answer.closest
             if miss and (closest is None or miss.peak_bytes < closest.peak_bytes):
                 closest = miss
@@ -158,7 +159,7 @@ class BlockAnswer:
     """What one block holds."""
 
     best: list[Candidate]
-    rivals: list[Candidate]
+    rivals: list[Rivals]
     closest: Candidate | None
     n_fit: Counts
     """Fitting plans of each batch."""
@@ -231,27 +232,22 @@ def _answer_of(
     best = quick[_best_rows(closed[quick], min(n, n_any))]
     first_s = min(limits.first_s, float(closed.min()))
     rivals = np.flatnonzero(least < replace(limits, first_s=first_s).rivals_s)
-    cells = np.unique(np.concatenate([best, rivals]))
-    cells = cells[np.isfinite(closed[cells])]
-    cell_idx = np.unravel_index(cells, outside.shape)
-    chosen = np.ravel_multi_index((sharding[cell_idx], cell_idx[1], cell_idx[2]), block.size)
-    table = block.rows(chosen)
-    priced = {
-        cell: Candidate(
-            table.layout(i, n_layers),
-            float(closed[cell]),
-            float(peaks.flat[chosen[i]]),
-            least_s=float(least[cell]),
+
+    def priced(cells: NDArray[np.intp]) -> Rivals:
+        cells = cells[np.isfinite(closed[cells])]
+        cell_idx = np.unravel_index(cells, outside.shape)
+        chosen = np.ravel_multi_index((sharding[cell_idx], cell_idx[1], cell_idx[2]), block.size)
+        return Rivals(
+            block.rows(chosen),
+            n_layers,
+            np.arange(len(cells)),
+            closed[cells],
+            peaks.flat[chosen],
+            least[cells],
         )
-        for i, cell in enumerate(cells.tolist())
-    }
-    return BlockAnswer(
-        sorted((priced[x] for x in best.tolist() if x in priced), key=closed_form_order)[:n],
-        [priced[x] for x in rivals.tolist() if x in priced],
-        None,
-        n_fit,
-        n_faster,
-    )
+
+    first = sorted(priced(best).candidates(), key=closed_form_order)[:n]
+    return BlockAnswer(first, [priced(rivals)] if len(rivals) else [], None, n_fit, n_faster)
 
 
 def _best_rows(times: Floats, n: int) -> NDArray[np.intp]:

@@ -292,6 +292,25 @@ class _SplitProblem:
             results.append((end, dense if expert > 0 else 0, each, recomputed))
         return results
 
+    @cached_property
+    def _fewest_layers(self) -> list[int]:
+        """Fewest layers of each rank."""
+        least, p = [few for few, _ in self.stage_bounds], self.costs.pp
+        return [sum(least[rank::p]) for rank in range(p)]
+
+    def _ranks_alike(self, k: int) -> list[tuple[tuple[int, ...], list[int]]]:
+        """Return the ranks by what their most layers in some time depend on, the most first."""
+        if k not in self._alike:
+            alike: dict[tuple[int, ...], list[int]] = {}
+            for rank, key in enumerate(self._time_rows(k)):
+                alike.setdefault(key, []).append(rank)
+            self._alike[k] = sorted(alike.items(), key=lambda each: -len(each[1]))
+        return self._alike[k]
+
+    @cached_property
+    def _alike(self) -> dict[int, list[tuple[tuple[int, ...], list[int]]]]:
+        return {}
+
     def _most_in_time(self, row: tuple[int, ...], limit: int) -> int:
         end, dense, recompute, recomputed = row
         layer, expert = self.least_each[:2]
@@ -349,30 +368,29 @@ class _SplitProblem:
         It is the mean at least, and so long that the ranks together hold all layers, in whole
         numbers, within time and memory.
         """
-        costs = self.costs
-        room = self._layers_in_memory(k) if memory else [costs.n_layers] * costs.pp
-        least = [few for few, _ in self.stage_bounds]
-        fewest = [sum(least[rank :: costs.pp]) for rank in range(costs.pp)]
-        if any(n < few for n, few in zip(room, fewest, strict=True)):
+        costs, layer, expert = self.costs, *self.least_each[:2]
+        n_layers = costs.n_layers
+        room = self._layers_in_memory(k) if memory else [n_layers] * costs.pp
+        if any(n < few for n, few in zip(room, self._fewest_layers, strict=True)):
             return None
-        if sum(room) < costs.n_layers:
+        if sum(room) < n_layers:
             return None
-
-        alike: dict[tuple[int, ...], list[int]] = {}
-        for key, n_layers in zip(self._time_rows(k), room, strict=True):
-            alike.setdefault(key, []).append(n_layers)
         groups = []
-        for key, rooms in alike.items():
-            rooms.sort()
+        for key, ranks in self._ranks_alike(k):
+            rooms = sorted(room[rank] for rank in ranks)
             groups.append((key, rooms, [0, *accumulate(rooms)]))
 
         def holds_all(limit: int) -> bool:
             total = 0
-            for key, rooms, before in groups:
-                largest = max(0, self._most_in_time(key, limit))
+            for (end, dense, recompute, recomputed), rooms, before in groups:
+                largest = _most_layers(limit - end, layer, expert, dense, recompute, recomputed)
+                if largest <= 0:
+                    continue
                 fuller = bisect_right(rooms, largest)
                 total += before[fuller] + largest * (len(rooms) - fuller)
-            return total >= costs.n_layers
+                if total >= n_layers:
+                    return True
+            return False
 
         low = max(self.mean, -(-self.least_objective(k, 0) // costs.pp))
         high = 2 * low

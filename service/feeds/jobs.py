@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-import re
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +18,6 @@ from service.jobs.records import State
 
 BOOKMARK_S = 15.0
 """Time without changes after which a watcher is told the version up to which it has seen all."""
-_CALL = re.compile(r"[a-z][a-z:-]{0,39}")
 MOST_WATCH_S = 86_400.0
 MOST_VERSION = 2**53
 """Numbers up to it are the same in every reader of JSON."""
@@ -53,6 +51,8 @@ class WatchTerms:
     """Only jobs of this call; empty for all."""
     timeout_s: float | None = None
     """After which the stream ends with a bookmark; 0: with what there is. None: never."""
+    state: State | None = None
+    """Only changes after which a job is in this state; None for all."""
 
 
 class JobFeed:
@@ -65,7 +65,8 @@ class JobFeed:
     async def page(
         self, caller: Caller, wanted: JobFilter, cursor: str = "", limit: int = 50
     ) -> JobPage:
-        """Return a page of the caller's jobs, the newest first."""
+        """Return a page of the caller's jobs, the newest first; `Refusal` 400 for no call."""
+        self._check_call(wanted.call)
         before = cursor_number(cursor) if cursor else None
         limit = max(1, min(limit, self._engine.options.page_items))
         return await self._engine.from_store(
@@ -73,12 +74,14 @@ class JobFeed:
         )
 
     async def watch(self, caller: Caller, terms: WatchTerms) -> AsyncIterator[FeedEvent]:
-        """Yield changes of the caller's jobs in their order; `Refusal` 410 to list again.
+        """Yield changes of the caller's jobs in their order.
 
+        Raises `Refusal`: 400 for a call that is none, 410 to list again.
         The first event comes at once, if only a bookmark. A watcher that comes back with the
         version of the last event misses nothing.
         """
-        selector, after = read_selector(terms.labels), terms.after
+        self._check_call(terms.call)
+        selector, after, state = read_selector(terms.labels), terms.after, terms.state
         engine = self._engine
         with engine.watching(caller):
             if not after:
@@ -92,7 +95,8 @@ class JobFeed:
                     caller, engine.jobs.changes.since, caller.sees, after, terms.call
                 )
                 for change in page.changes:
-                    if selects(selector, change.labels):
+                    wanted = state is None or change.job["state"] == state.value
+                    if wanted and selects(selector, change.labels):
                         told, told_s = change.version, now_s
                         yield FeedEvent(change.kind.value, change.version, change.job)
                 behind, after = page.version < await self._head(), page.version
@@ -113,6 +117,12 @@ class JobFeed:
                     news = engine.news
                     await check_known(caller)
 
+    def _check_call(self, call: str) -> None:
+        names = self._engine.call_names
+        if call and call not in names:
+            detail = f"call: {call[:40]!r} is the name of no call: one of {', '.join(names)}"
+            raise malformed("call", detail)
+
     async def _head(self) -> int:
         """Return the version of the last change, read once for all who ask at the same time."""
         if self._reading is None or self._reading.done():
@@ -123,11 +133,8 @@ class JobFeed:
 
 def job_filter(query: Mapping[str, str]) -> JobFilter:
     """Return the filter that parameters name; `Refusal` 400 for what is none."""
-    state = query.get("state")
-    if state is not None and state not in State.__members__:
-        raise malformed("state", f"state: one of {', '.join(State)}")
     return JobFilter(
-        State(state) if state else None,
+        _state(query),
         _call(query),
         read_selector(query.get("labels", "")),
         moment_of(query.get("created_after", ""), "created_after"),
@@ -172,19 +179,29 @@ def watch_terms(query: Mapping[str, str], last_event_id: str = "") -> WatchTerms
             detail = f"timeout_s: {text[:40]!r} is no number of seconds up to {MOST_WATCH_S:g}"
             raise malformed("timeout_s", detail)
     read_selector(query.get("labels", ""))
-    return WatchTerms(after, query.get("labels", ""), _call(query), timeout_s)
+    return WatchTerms(after, query.get("labels", ""), _call(query), timeout_s, _state(query))
+
+
+def _state(query: Mapping[str, str]) -> State | None:
+    state = query.get("state")
+    if state is not None and state not in State.__members__:
+        detail = f"state: {state[:40]!r} is no state of a job: one of {', '.join(State)}"
+        raise malformed("state", detail)
+    return State(state) if state else None
 
 
 def _call(query: Mapping[str, str]) -> str:
-    call = query.get("call", "")
-    if call and not _CALL.fullmatch(call):
-        raise malformed("call", f"call: {call[:40]!r} is the name of no call")
-    return call
+    """Return the call that a query names; which there are is known to the feed."""
+    call = query.get("call")
+    if call is not None and not call:
+        raise malformed("call", "call: it is empty: name a call, or leave it out for all")
+    return call or ""
 
 
 def _version(text: str, field: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 17) or int(text) > MOST_VERSION:
-        raise malformed(field, f"{field}: {text[:40]!r} is the version of no list")
+        detail = f"{field}: {text[:40]!r} is the version of no list: pass the number that a list"
+        raise malformed(field, f"{detail} or the last event came with, or none for now on")
     return int(text)

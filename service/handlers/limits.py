@@ -277,12 +277,19 @@ def check_input_limits(
     model: "ModelInput", cluster: "ClusterInput", settings: RequestLimits = DEFAULTS
 ) -> None:
     """Raise `Refusal` for a model or a cluster beyond what is computed."""
+    check_cluster(cluster, settings)
+    check_model(model, settings)
+
+
+def check_cluster(
+    cluster: "ClusterInput", settings: RequestLimits = DEFAULTS, field: str = "cluster"
+) -> None:
+    """Raise `Refusal` for a cluster beyond what is computed."""
     for pool in cluster.cluster.pools:
         if pool.n_devices > settings.devices:
             fix = "plan for fewer nodes; several pools may each have as many"
             what = f"devices of pool {pool.name}"
-            raise too_much(what, pool.n_devices, settings.devices, "cluster", fix)
-    check_model(model, settings)
+            raise too_much(what, pool.n_devices, settings.devices, field, fix)
 
 
 def check_model(model: "ModelInput", settings: RequestLimits = DEFAULTS) -> None:

@@ -136,6 +136,16 @@ def refused(code: str, detail: str, status: int = 422, errors: Sequence[Fault] =
     return Refusal(status, code, TITLES[code], detail, errors=errors)
 
 
+def with_fix(problem: Refusal, fix: str, field: str = "", in_options: str = "") -> Refusal:
+    """Return a problem of one fault, its detail, with what to change.
+
+    `in_options` is the fix for who asks from the command line, where that is another.
+    """
+    place = {"message": problem.detail, "fix": in_options or fix}
+    fault = Fault(problem.detail, fix, field, in_options=place)
+    return replace(problem, detail=f"{problem.detail}: {fix}", errors=(fault,))
+
+
 def malformed(field: str, detail: str, status: int = 400) -> Refusal:
     """Return the problem of a field that cannot be read: of a query, a header or a message."""
     return refused("malformed", detail, status, [Fault(detail, field=field)])

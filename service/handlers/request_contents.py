@@ -8,7 +8,13 @@ from planner.errors import PlannerError
 from planner.solver.request import SolveRequest, override_pairs
 from service.handlers import schemas
 from service.handlers.documents import calibration_in, content_of, reference_in
-from service.handlers.limits import RequestLimits, check_input_limits, too_much
+from service.handlers.limits import (
+    RequestLimits,
+    check_cluster,
+    check_input_limits,
+    check_model,
+    too_much,
+)
 from service.handlers.problems import Refusal, problem_of
 
 
@@ -69,6 +75,7 @@ def limited_curve(request: schemas.ScaleBody, settings: RequestLimits) -> Any:
 def limited_batch(request: schemas.BatchSolveBody, settings: RequestLimits) -> Any:
     """Return the cells of a batch, within the limits, read and not computed."""
     from planner.sweeps.scaling.batch import batch_cells
+    from planner.sweeps.scaling.batch_places import named
 
     n_cells = len(request.jobs) * len(request.clusters) * len(request.counts)
     if n_cells > settings.points:
@@ -77,18 +84,19 @@ def limited_batch(request: schemas.BatchSolveBody, settings: RequestLimits) -> A
     if max(request.counts, default=0) > settings.devices:
         fix = "name fewer"
         raise too_much("devices", max(request.counts), settings.devices, "counts", fix)
-    jobs = {
-        name: content_of(each, "model", f"jobs.{name}", settings)
-        for name, each in request.jobs.items()
-    }
-    clusters = {
-        name: content_of(each, "cluster", f"clusters.{name}", settings)
-        for name, each in request.clusters.items()
-    }
+    jobs, clusters = {}, {}
+    for name, each in request.jobs.items():
+        with named(f"jobs.{name}"):
+            jobs[name] = content_of(each, "model", f"jobs.{name}", settings)
+    for name, each in request.clusters.items():
+        with named(f"clusters.{name}"):
+            clusters[name] = content_of(each, "cluster", f"clusters.{name}", settings)
     search = SolveRequest(framework=request.framework)
     cells = batch_cells(jobs, clusters, request.counts, search)
     for cell in cells:
-        check_input_limits(cell.task.job.model, cell.task.job.cluster, settings)
+        check_cluster(cell.task.job.cluster, settings, f"clusters.{cell.cluster}")
+        with errors_inside(f"jobs.{cell.job}"):
+            check_model(cell.task.job.model, settings)
     return cells
 
 

@@ -117,7 +117,7 @@ class Changes:
         """
         self._store, self._bounds, self._view, self._outbox = store, bounds, view, outbox
         self._viewed: tuple[Column[Any], ...] = tuple(x for x in jobs.c if x.name != "body")
-        store.before_commit = self._record
+        store.before_commit = self.record
 
     # Writing
 
@@ -142,8 +142,11 @@ class Changes:
         rows = connection.execute(select(*self._viewed).where(jobs.c.job_id.in_(job_ids))).all()
         return {row.job_id: self._view(row) for row in rows}
 
-    def _record(self, connection: Connection) -> None:
-        """Record what was noted: the last statements of a transaction."""
+    def record(self, connection: Connection) -> None:
+        """Record what was noted; a transaction may call it itself, to read versions of its own.
+
+        Nothing but reading may follow, as the counter of versions is locked until it commits.
+        """
         pending = self._pending(connection)
         connection.info.pop(PENDING, None)
         if not pending:

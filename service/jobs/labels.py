@@ -132,6 +132,27 @@ def checked_labels(data: Any, field: str = "labels") -> dict[str, str]:
     return {name: data[name] for name in sorted(data)}
 
 
+def header_tags(text: str) -> dict[str, Any]:
+    """Return what a header gives the job that a call becomes, as `schemas.JobBody` has it."""
+    return {"labels": labels_in(text)} if text else {}
+
+
+def labels_in(text: str, field: str = "Planner-Labels") -> dict[str, str]:
+    """Return the labels that a header names, as `kubectl` shows them: `team=vision,stage=old`.
+
+    Raises `Refusal` 400 for a text that is none, 422 for names and values that no labels have.
+    """
+    found: dict[str, str] = {}
+    for part in filter(None, map(str.strip, text.split(","))):
+        name, equals, value = part.partition("=")
+        if not equals or name.strip() in found:
+            wrong = "stands twice" if equals else "has no `=`"
+            detail = f"{field}: {part[:80]!r} {wrong}: such as team=vision,stage=old"
+            raise malformed(field, detail)
+        found[name.strip()] = value.strip()
+    return checked_labels(found, field)
+
+
 def _name_fault(name: str) -> str:
     found = _NAME.fullmatch(name) if len(name) <= MOST_PREFIX + 1 + MOST_NAME else None
     if found is None:

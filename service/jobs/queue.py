@@ -194,6 +194,7 @@ class Jobs(Keys):
                 self.webhooks.add(connection, new.tags.webhook, job_id)
             self.changes.note(connection, job_id, Kind.ADDED)
             self._tell(connection, job_id, [{"state": job["state"]}])
+            self.changes.record(connection)
             return _view(_row(connection, job_id))
 
         return self.store.write(work)
@@ -227,10 +228,13 @@ class Jobs(Keys):
         waiting = select(func.count()).where(jobs.c.state == State.PENDING.value)
         n = connection.execute(waiting).scalar_one()
         if n >= self.bounds.queued:
-            raise JobQueueFull(f"{n} jobs wait, as many as this service keeps")
+            raise JobQueueFull(f"{n} jobs wait, as many as this service keeps: come back later")
         n = connection.execute(waiting.where(jobs.c.owner == owner)).scalar_one()
         if n >= self.bounds.queued_per_owner:
-            raise JobQueueFull(f"{n} jobs of yours wait, as many as one caller may have")
+            raise JobQueueFull(
+                f"{n} jobs of yours wait, as many as one caller may have: come back when some are"
+                " worked on, or cancel some"
+            )
 
     def _turn(self, connection: Connection, new: NewJob) -> int:
         """Return the turn of a job in its line: one more than that of its owner's last one there.
@@ -574,6 +578,7 @@ class Jobs(Keys):
             )
             if connection.execute(cancelled).rowcount:
                 self._tell(connection, job_id, [{"state": State.CANCELLED.value}])
+                self.changes.record(connection)
             return self._view_of(connection, job_id, owner)
 
         return self.store.write(work)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from service.handlers.problems import Fault, Refusal
+from service.handlers.problems import Fault, Refusal, with_fix
 from service.tenants.groups import OPEN_GROUP, Priority
 
 
@@ -245,7 +245,16 @@ class JobQueueFull(Refusal):
 
 def no_such_job(job_id: str) -> Refusal:
     """Return the problem of an id that is unknown, or another owner's."""
-    return Refusal(404, "unknown-job", "there is no such job", f"no job {job_id[:40]!r} of yours")
+    problem = Refusal(
+        404, "unknown-job", "there is no such job", f"no job {job_id[:40]!r} of yours"
+    )
+    gone = "jobs that ended long ago are forgotten"
+    return with_fix(
+        problem,
+        f"GET /v1/jobs lists yours; {gone}",
+        "job_id",
+        f"`planner jobs list` lists yours; {gone}",
+    )
 
 
 def problem_from_json(data: Mapping[str, Any]) -> Refusal:

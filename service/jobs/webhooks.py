@@ -15,7 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, delete, func, insert, select, update
 
-from service.handlers.problems import Refusal
+from service.handlers.problems import Refusal, with_fix
 from service.jobs.changes import Change, Kind
 from service.jobs.feed_tables import deliveries, webhooks
 from service.jobs.labels import read_selector, selects
@@ -176,12 +176,13 @@ class Webhooks:
             own = select(webhooks).where(webhooks.c.webhook_id == webhook_id)
             row = connection.execute(own).one_or_none()
         if row is None or owner not in (None, row.owner):
-            raise Refusal(
+            problem = Refusal(
                 404,
                 "unknown-webhook",
                 "there is no such webhook",
                 f"no webhook {webhook_id[:40]!r} of yours",
             )
+            raise with_fix(problem, "GET /v1/webhooks lists yours", "webhook_id")
         return _webhook(row)
 
     def page(

@@ -326,7 +326,11 @@ async def _check_worker(serving: Serving, store: Store) -> None:
 def serve_main(serving: Serving, only_check: bool) -> None:
     """Run `planner serve`."""
     if only_check:
-        asyncio.run(check_setup(serving, lambda line: print(f"ok  {line}")))
+        notes = logging.StreamHandler(sys.stdout)
+        notes.setFormatter(logging.Formatter("note  %(message)s"))
+        notes.setLevel(logging.WARNING)
+        logging.getLogger().handlers[:] = [notes]
+        asyncio.run(check_setup(serving, lambda line: print(f"ok  {line}", flush=True)))
         return
 
     def ready(address: str, grpc_address: str) -> None:

@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
+from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -19,6 +20,7 @@ from service.handlers.calls import CALLS
 from service.handlers.problems import Refusal, refused
 from service.http.events import watch_job, watch_jobs
 from service.http.exchange import HttpExchange, Operation, wait_s, wants_job
+from service.jobs.labels import header_tags
 from service.jobs.records import JobView
 from service.rest.openapi import openapi_text
 from service.rest.operations import FACTS
@@ -88,28 +90,36 @@ class Endpoints:
         key = exchange.header(b"idempotency-key")
         prefer = exchange.header(b"prefer")
         may_be_job = 202 in exchange.operation.answers
+        tags = header_tags(exchange.header(b"planner-labels")) if may_be_job else {}
         longest_s = wait_s(prefer)
         is_waited = longest_s is not None and 200 in exchange.operation.answers
         if may_be_job and CALLS[name].size == "large" and is_waited and not wants_job(prefer):
-            return await self._waited(exchange, name, caller, longest_s or 0.0)
+            return await self._waited(exchange, name, caller, longest_s or 0.0, tags)
         if may_be_job and (CALLS[name].size == "large" or wants_job(prefer)):
-            return self._accepted(exchange, await self._engine.submit(name, body, caller, key))
+            job = await self._engine.submit(name, body, caller, key, tags=tags)
+            return self._accepted(exchange, job)
         work = self._engine.call(name, body, caller, CallTerms(wait_s(prefer), key))
         try:
             answer = await while_connected(request, work)
         except Refusal as problem:
             if problem.code != "needs-job" or not may_be_job:
                 raise
-            return self._accepted(exchange, await self._engine.submit(name, body, caller, key))
+            job = await self._engine.submit(name, body, caller, key, tags=tags)
+            return self._accepted(exchange, job)
         self._metrics.answered(name, answer, time.monotonic() - exchange.begun_s)
         return answer_response(exchange, answer)
 
     async def _waited(
-        self, exchange: HttpExchange, name: str, caller: Caller, longest_s: float
+        self,
+        exchange: HttpExchange,
+        name: str,
+        caller: Caller,
+        longest_s: float,
+        tags: Mapping[str, Any],
     ) -> Response:
         """Answer a call that is a job, where it ends in time; else with the job."""
         key = exchange.header(b"idempotency-key")
-        found = await self._engine.waited(name, exchange.body, caller, longest_s, key)
+        found = await self._engine.waited(name, exchange.body, caller, longest_s, key, tags)
         if isinstance(found, JobView):
             response = self._accepted(exchange, found)
             response.headers["preference-applied"] = "wait"
@@ -130,7 +140,9 @@ class Endpoints:
     async def _submit_job(self, request: Request) -> Response:
         exchange, caller = exchange_of(request)
         key = exchange.header(b"idempotency-key")
-        return self._accepted(exchange, await self._engine.submit_body(exchange.body, caller, key))
+        tags = header_tags(exchange.header(b"planner-labels"))
+        job = await self._engine.submit_body(exchange.body, caller, key, tags)
+        return self._accepted(exchange, job)
 
     async def _list_jobs(self, request: Request) -> Response:
         """Return a page of the caller's jobs."""

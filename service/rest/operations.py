@@ -76,6 +76,15 @@ PRIORITY = OperationParameter(
     {"type": "string", "enum": list(PRIORITIES)},
     "How urgent it is; that of the caller's group without it, 403 above the group's highest.",
 )
+LABELS = OperationParameter(
+    "Planner-Labels",
+    "header",
+    {"type": "string", "maxLength": 8000},
+    "Labels of the job, where the call becomes one: `team=vision,stage=old`.",
+)
+INTO_STATE = OperationParameter(
+    "state", "query", STATE.schema, "Only changes after which a job is in this state."
+)
 SELECTOR = OperationParameter(
     "labels",
     "query",
@@ -83,7 +92,7 @@ SELECTOR = OperationParameter(
     "Only jobs with such labels, as Kubernetes selects: `team=vision,stage!=old`, `a in (b,c)`.",
 )
 CALL = OperationParameter(
-    "call", "query", {"type": "string", "maxLength": 40}, "Only jobs of this call."
+    "call", "query", {"type": "string", "enum": sorted(CALLS)}, "Only jobs of this call."
 )
 AFTER, BEFORE = (
     OperationParameter(
@@ -174,7 +183,7 @@ def _of_call(name: str, call: ServiceCall) -> Operation:
         call.request,
         name,
         call.role,
-        (KEY, PRIORITY) if is_sweep else (KEY, PREFER, PRIORITY, IF_NONE_MATCH),
+        (KEY, PRIORITY, LABELS) if is_sweep else (KEY, PREFER, PRIORITY, LABELS, IF_NONE_MATCH),
     )
 
 
@@ -191,7 +200,7 @@ def _job_operations() -> Iterator[Operation]:
         (*_SUBMIT, 404),
         schemas.JobBody,
         role="solve",
-        parameters=(KEY, PRIORITY),
+        parameters=(KEY, PRIORITY, LABELS),
     )
     yield Operation(
         "listJobs",
@@ -215,7 +224,7 @@ def _job_operations() -> Iterator[Operation]:
         " misses nothing; 410 where that is too old: list the jobs again.",
         {200: (SSE, None)},
         (*_READ, 410),
-        parameters=(VERSION, SELECTOR, CALL, TIMEOUT, LAST_CHANGE),
+        parameters=(VERSION, SELECTOR, CALL, INTO_STATE, TIMEOUT, LAST_CHANGE),
     )
     yield Operation(
         "getJob",

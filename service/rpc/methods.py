@@ -28,7 +28,7 @@ from service.handlers.limits import RequestLimits
 from service.handlers.problems import Refusal, malformed
 from service.http.exchange import wait_s
 from service.jobs.changes import JobFilter
-from service.jobs.labels import read_selector
+from service.jobs.labels import header_tags, read_selector
 from service.jobs.records import Event, JobView, State
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.convert import body_of, fill, message_of
@@ -140,7 +140,8 @@ class Grpc(Gate):
         assert exchange.caller is not None
         exchange.trailers = [("preference-applied", "wait")]
         longest_s = min(longest_s, exchange.deadline_s(self.settings) or longest_s)
-        found = await self.engine.waited(name, body, exchange.caller, longest_s, key)
+        tags = header_tags(exchange.header("planner-labels"))
+        found = await self.engine.waited(name, body, exchange.caller, longest_s, key, tags)
         if isinstance(found, JobView):
             exchange.fields["job_id"] = found.job_id
             return message_bytes(_job(found))
@@ -211,6 +212,7 @@ class Grpc(Gate):
         tags: Mapping[str, Any] = {},
     ) -> JobView:
         assert exchange.caller is not None
+        tags = {**header_tags(exchange.header("planner-labels")), **tags}
         job = await self.engine.submit(name, body, exchange.caller, key, time_limit_s, tags)
         exchange.fields["job_id"] = job.job_id
         return job
@@ -245,11 +247,9 @@ class Grpc(Gate):
     async def _list_jobs(self, request: bytes, exchange: GrpcExchange) -> bytes:
         assert exchange.caller is not None
         message = read_message(exchange.method, request)
-        if message.state not in pb.Job.State.values():
-            raise malformed("state", f"state: {message.state} is none of Job.State")
         wanted = JobFilter(
-            State(pb.Job.State.Name(message.state)) if message.state else None,
-            message.call[:41],
+            _state(message),
+            message.call,
             read_selector(message.labels),
             _moment(message, "created_after"),
             _moment(message, "created_before"),
@@ -269,7 +269,10 @@ class Grpc(Gate):
         assert exchange.caller is not None
         message = read_message(exchange.method, request)
         asked = {"resource_version": str(message.resource_version or "")}
-        asked |= {"labels": message.labels, "call": message.call}
+        asked |= {"labels": message.labels}
+        asked |= {"call": message.call} if message.call else {}
+        state = _state(message)
+        asked |= {"state": state.value} if state else {}
         if message.HasField("timeout_s"):
             asked["timeout_s"] = repr(message.timeout_s)
         watching = self._feed.watch(exchange.caller, watch_terms(asked))
@@ -401,6 +404,13 @@ def _change(event: FeedEvent) -> pb.JobChange:
     if event.job is not None:
         message.job.CopyFrom(message_of(event.job, pb.Job))
     return message
+
+
+def _state(message: Any) -> State | None:
+    """Return the state that a message names, if any."""
+    if message.state not in pb.Job.State.values():
+        raise malformed("state", f"state: {message.state} is none of Job.State")
+    return State(pb.Job.State.Name(message.state)) if message.state else None
 
 
 def _moment(message: Any, field: str) -> float | None:

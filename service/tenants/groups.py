@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Literal
 
-from service.handlers.problems import Refusal
+from service.handlers.problems import Refusal, with_fix
 
 
 class Priority(IntEnum):
@@ -125,13 +125,15 @@ class Group:
                 f"Planner-Priority: {wanted[:40]!r} is none of {names}",
             )
         if priority < self.highest_priority:
-            raise Refusal(
+            problem = Refusal(
                 403,
                 "priority-too-high",
                 "your group may not ask for this priority",
-                f"{priority.label} is above {self.highest_priority.label}, the highest of group"
-                f" {self.name}",
+                f"Planner-Priority: {priority.label} is above {self.highest_priority.label}, the"
+                f" highest of group {self.name}",
             )
+            allowed = [each.label for each in Priority if each >= self.highest_priority]
+            raise with_fix(problem, f"ask for {' or '.join(allowed)}", "Planner-Priority")
         return priority
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from service.handlers.problems import Refusal
+from service.handlers.problems import Refusal, with_fix
 
 QuotaName = Literal["running_jobs", "queued_jobs", "cpu_s", "stored_results", "stored_bytes"]
 AGAIN_S = 5.0
@@ -16,6 +16,14 @@ LABELS: Mapping[str, str] = {
     "stored_results": "results that are kept",
     "stored_bytes": "bytes of results that are kept",
 }
+FIXES: Mapping[str, str] = {
+    "running_jobs": "wait until one of them has ended, or cancel one",
+    "queued_jobs": "come back when some of them are worked on, or cancel some",
+    "cpu_s": "come back then, or ask whoever runs the service for more",
+    "stored_results": "come back when some have expired, or ask whoever runs the service for more",
+    "stored_bytes": "come back when some have expired, or ask whoever runs the service for more",
+}
+"""What to do where a quota is used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +52,7 @@ def quota_exceeded(group: str, use: QuotaUse, window_s: float | None = None) -> 
     """Return the refusal of who has used up a quota; `window_s` is that of CPU seconds."""
     within = f" within {window_s:g} s" if window_s is not None else ""
     frees = f"; some frees in {use.frees_in_s:.0f} s" if use.frees_in_s is not None else ""
-    return Refusal(
+    problem = Refusal(
         429,
         "quota-exceeded",
         "your group has used up a quota",
@@ -53,3 +61,4 @@ def quota_exceeded(group: str, use: QuotaUse, window_s: float | None = None) -> 
         retry_after_s=AGAIN_S if use.frees_in_s is None else max(1.0, use.frees_in_s),
         more={"quota": {"group": group, **use.to_json(), "window_s": window_s}},
     )
+    return with_fix(problem, FIXES[use.quota])

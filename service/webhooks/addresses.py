@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from urllib.parse import SplitResult, urlsplit
 
 from planner.errors import UsageError
-from service.handlers.problems import Refusal, malformed
+from service.handlers.problems import Refusal, malformed, refused, with_fix
 
 MOST_URL = 2_000
 ANY_HOST = "*"
@@ -61,8 +61,13 @@ class Destinations:
             raise malformed(field, f"{detail}: https://...", 422)
         host = _plain(parts.hostname or "")
         if not self.allows_host(host):
-            detail = f"{field}: the host {host[:100]!r} is none that webhooks of this service"
-            raise malformed(field, f"{detail} may lead to", 422)
+            detail = f"{field}: webhooks of this service may not lead to the host {host[:100]!r}"
+            raise with_fix(
+                refused("malformed", detail),
+                "take a host that it knows, or ask whoever runs it to allow this one: planner"
+                " serve --webhook-host HOST",
+                field,
+            )
 
     def allows_host(self, host: str) -> bool:
         """Tell whether a host is on the list."""

@@ -7,6 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from service.webhooks.addresses import Destinations
 from service.webhooks.signature import signature_headers
 
 ATTEMPT_S = 15.0
-"""Longest attempt, from the connection to the status of the answer."""
+"""Longest attempt, from looking up the name to the status of the answer."""
 GONE = 410
 """Status by which a receiver says that it wants no more: the delivery is not tried again."""
 MOST_REASON = 200
@@ -130,15 +131,39 @@ class Sender:
         followed = ": redirects are not followed" if 300 <= status < 400 else ""
         return Attempt(status, f"the receiver has answered {status}{followed}")
 
+    def _resolved(self, host: str, port: int, encrypted: bool) -> list[str]:
+        """Return the addresses of a host; `TimeoutError` where a look-up takes too long.
+
+        No look-up can be stopped: its thread ends when the resolver of the system gives up.
+        """
+        found: Future[list[str]] = Future()
+
+        def look_up() -> None:
+            try:
+                found.set_result(self.destinations.resolve(host, port, encrypted))
+            except Exception as error:
+                found.set_exception(error)
+
+        threading.Thread(target=look_up, name="webhook-name", daemon=True).start()
+        try:
+            return found.result(self._attempt_s)
+        except TimeoutError:
+            if found.done():
+                raise
+            detail = f"the name {host} was not looked up within {self._attempt_s:g} s"
+            raise TimeoutError(detail) from None
+
     def _posted(self, url: str, headers: Mapping[str, str], body: bytes) -> int:
         parts = urlsplit(url)
         encrypted = parts.scheme == "https"
         port = parts.port or (443 if encrypted else 80)
         host = parts.hostname or ""
-        addresses = self.destinations.resolve(host, port, encrypted)
+        end_s = time.monotonic() + self._attempt_s
+        addresses = self._resolved(host, port, encrypted)
         context = self._context if encrypted else None
-        connection = _Pinned(host, port, addresses, context, self._attempt_s)
-        timer = threading.Timer(self._attempt_s, connection.abort)
+        left_s = max(0.001, end_s - time.monotonic())
+        connection = _Pinned(host, port, addresses, context, left_s)
+        timer = threading.Timer(left_s, connection.abort)
         timer.daemon = True
         timer.start()
         try:

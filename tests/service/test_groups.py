@@ -117,6 +117,7 @@ def test_a_quota_that_is_used_up_is_named_with_what_frees_it(ask):
         assert quota["frees_in_s"] is None
         assert quota["window_s"] is None
         assert problem["retry_after_s"] > 0
+        assert "cancel some" in problem["errors"][0]["fix"]
     finally:
         ask.service.engine._job_pool.held.set()
     ask.service(_until_idle(ask.service.engine))
@@ -147,7 +148,8 @@ def submitted(ask: Any, name: str, n: int, priority: str) -> Any:
         ("tom", "", "urgent"),
         ("tom", "background", "background"),
         ("sue", "", "background"),
-        ("sue", "Normal", "normal"),
+        ("sue", "Normal", (400, "bad-priority")),
+        ("sue", "normal", "normal"),
         ("sue", "urgent", (403, "priority-too-high")),
         ("sue", "now", (400, "bad-priority")),
     ],

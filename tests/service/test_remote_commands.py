@@ -259,6 +259,21 @@ def test_no_file_is_written_where_an_answer_says(saved: Path, tmp_path: Path, na
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.parametrize("job", ["{model: {hiden: 4}}", "mine/wrong.yaml", "nope"])
+def test_what_is_wrong_with_one_job_of_a_batch_is_placed_as_here(
+    url: str, files: Path, job: str
+) -> None:
+    (files / "wrong.yaml").write_text("model: {hiden: 4}\n")
+    text = f"jobs:\n  a: llama3-8b\n  b: {job}\nclusters: {{c: h100-x8}}\ncounts: [8]\n"
+    Path("batch.yaml").write_text(text)
+    here = run_here("batch-solve", "batch.yaml")
+    there = run_here("--server", url, "batch-solve", "batch.yaml")
+    assert there.returncode in (1, 2)
+    places = [found.stderr.split(": ")[1:3] for found in (here, there)]
+    assert places[0] == places[1]
+    assert places[0][1].startswith("jobs.b")
+
+
 @pytest.mark.service
 def test_a_sweep_writes_the_same_rows(url: str, files: Path) -> None:
     words = (

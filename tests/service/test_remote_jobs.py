@@ -12,7 +12,7 @@ from planner.client import Client, ServiceError
 from tests.planner.command import run_here
 from tests.service.live import live_service
 
-PARAMS = {"labels": "", "call": "", "until_ended": False, "form": "json"}
+PARAMS = {"labels": "", "call": "", "state": "", "until_ended": False, "form": "json"}
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +57,29 @@ def test_a_job_that_has_ended_stays_as_it_is(url: str, job: dict[str, Any]) -> N
     assert (found.returncode, json.loads(found.stdout)) == (0, job)
 
 
+@pytest.mark.parametrize("command", ["show", "cancel"])
+def test_a_job_that_is_none_is_refused_with_how_to_list_those_there_are(
+    url: str, command: str
+) -> None:
+    found = run_here("--server", url, "jobs", command, "nope")
+    assert (found.returncode, found.stdout) == (1, "")
+    assert "no job 'nope' of yours" in found.stderr
+    assert "`planner jobs list` lists yours" in found.stderr
+
+
+def test_an_unknown_call_or_state_is_refused_with_those_that_are(url: str) -> None:
+    for words in (("list", "--call"), ("watch", "--call"), ("list", "--state")):
+        found = run_here("--server", url, "jobs", *words, "nope")
+        assert (found.returncode, found.stdout) == (2, "")
+        wanted = "batch-solve" if words[1] == "--call" else "SUCCEEDED"
+        assert "'nope'" in found.stderr
+        assert wanted in found.stderr
+    found = run_here("--server", url, "jobs", "watch", "--state", "nope")
+    assert (found.returncode, found.stdout) == (2, "")
+    assert "--state nope" in found.stderr
+    assert "SUCCEEDED" in found.stderr
+
+
 def test_a_watch_until_all_have_ended_ends(url: str, job: dict[str, Any]) -> None:
     selector = f"test={job['labels']['test']}"
     words = ("jobs", "watch", "--labels", selector, "--until-ended")
@@ -90,10 +113,14 @@ def test_a_watch_tells_open_jobs_and_what_changes(
         change = {"type": "MODIFIED", "resource_version": 2, "job": ended}
         monkeypatch.setattr(service, "watch_jobs", lambda version, **wanted: iter([change]))
         assert commands.watch_jobs(service, {**PARAMS, "until_ended": True}) == 3
+        for state in ("FAILED", "SUCCEEDED"):
+            params = {**PARAMS, "until_ended": True, "state": state}
+            assert commands.watch_jobs(service, params) == 3
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(x["type"], x["job"]["state"]) for x in lines] == [
         ("ADDED", "PENDING"),
         ("MODIFIED", "FAILED"),
+        ("MODIFIED", "FAILED"),  # of the watch of this state alone
     ]
 
 
@@ -128,7 +155,7 @@ def test_a_watch_lists_again_where_the_history_is_too_short(monkeypatch: Any) ->
     ("words", "said"),
     [
         (("list", "--labels", "a in ("), "follows a condition"),
-        (("list", "--state", "DONE"), "state: one of"),
+        (("list", "--state", "DONE"), "no state of a job: one of"),
         (("list", "--created-after", "today"), "created_after"),
         (("list", "--format", "xml"), "--format"),
         (("show", "0" * 32), "no job"),

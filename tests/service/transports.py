@@ -163,8 +163,10 @@ class OverRest(Asker):
         known: str = "",
         deadline_s: float = 0.0,
         job: bool = False,
+        labels: str = "",
     ) -> Reply:
         headers = {"idempotency-key": key} if key else {}
+        headers |= {"planner-labels": labels} if labels else {}
         if known:
             headers["if-none-match"] = known if known == "*" else f'"{known}"'
         if deadline_s or job:
@@ -341,8 +343,10 @@ class OverGrpc(Asker):
         job: bool = False,
         form: str = "MESSAGE",
         fields: bool = False,
+        labels: str = "",
     ) -> Reply:
         more = {"idempotency-key": key} if key else {}
+        more |= {"planner-labels": labels} if labels else {}
         if known:
             more["if-none-match"] = known
         kind = getattr(pb, METHODS[name] + "Request")

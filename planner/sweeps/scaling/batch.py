@@ -14,8 +14,10 @@ from planner.errors import SearchError, UsageError
 from planner.solver.calibration.file import load_calibration
 from planner.solver.execution import check_executor
 from planner.solver.request import SolveRequest
-from planner.solver.sources import Source
+from planner.solver.sources import Source, read_cluster_source, read_model_source
 from planner.specs.identity import content_id
+from planner.specs.inputs import ClusterInput
+from planner.sweeps.scaling.batch_places import named
 from planner.sweeps.scaling.batch_rows import BatchCell, BatchRow, RowSearch
 from planner.sweeps.scaling.curve import scale_task
 from planner.sweeps.scaling.sizes import SizeRange
@@ -79,13 +81,30 @@ def batch_cells(
         raise UsageError(f"counts: {wrong!r} is no number of devices", "1 to 1000000")
     if len(set(counts)) < len(counts):
         raise UsageError("counts: a number stands twice", "each once")
+    for job, model in jobs.items():
+        with named(f"jobs.{job}"):
+            read_model_source(model, request.overrides)
+    for name, cluster in clusters.items():
+        with named(f"clusters.{name}"):
+            _check_pools(read_cluster_source(cluster, request.overrides, request.pool))
     cells: list[BatchCell] = []
     for job, model in jobs.items():
         for name, cluster in clusters.items():
-            task = scale_task(model, cluster, SizeRange("devices", "strong"), request)
+            with named(f"jobs.{job}", f"clusters.{name}"):
+                task = scale_task(model, cluster, SizeRange("devices", "strong"), request)
             for n in sorted(counts):
                 cells.append(BatchCell(len(cells), job, name, n, task))
     return cells
+
+
+def _check_pools(cluster: ClusterInput) -> None:
+    names = [one.name for one in cluster.cluster.pools]
+    if len(names) > 1:
+        raise UsageError(
+            f"the cluster has {len(names)} pools, and a row is of one of them",
+            f"make each a cluster of its own: {', '.join(names)}",
+            code="several",
+        )
 
 
 def batch_solve(

@@ -15,6 +15,7 @@ from planner.solver.solve import Extent, solve_inputs
 from planner.specs.identity import plan_id
 from planner.specs.inputs import ClusterInput
 from planner.specs.search.axis_values import DEVICES, layout_to_json
+from planner.sweeps.scaling.batch_places import named
 from planner.sweeps.scaling.curve import ScaleTask
 from planner.sweeps.scaling.sizes import grown
 from searches.device_counts import StepBounds, device_counts
@@ -50,6 +51,10 @@ class RowSearch:
 
     def row(self, cell: BatchCell) -> BatchRow | None:
         """Return the row of a cell; None where the search is to stop."""
+        with named(f"jobs.{cell.job}", f"clusters.{cell.cluster}"):
+            return self._row(cell)
+
+    def _row(self, cell: BatchCell) -> BatchRow | None:
         if self._stop is not None and self._stop():
             return None
         job, n = cell.task.job, cell.n_devices

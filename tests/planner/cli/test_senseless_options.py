@@ -116,6 +116,39 @@ def test_a_file_of_a_batch_names_what_is_neither_name_nor_content(tmp_path: Path
     assert "jobs.a: None is neither a name nor a mapping" in " ".join(done.stderr.split())
 
 
+FP8 = """jobs:
+  good: llama3-8b
+  fp8:
+    model: {layers: 2, hidden: 512, heads: 4, gated: true, ffn: 1024, vocab: 1000, tied: false}
+    training: {seq_len: 512, global_batch: 8, precision: fp8}
+clusters: {b: 8xa100}
+counts: [8]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("jobs: {a: llama3-8b, v1.5: nope}", "batch.yaml:1:22: jobs.v1.5: no file"),
+        ("jobs:\n  a: {model: {hiden: 4}}", "batch.yaml:2:15: jobs.a.model.hiden: unknown key"),
+        ("jobs:\n  a: mine.yaml", "mine.yaml:1:9: jobs.a.model.hiden: unknown key"),
+        ("jobs: {a: 3}", "batch.yaml:1:11: jobs.a: 3 is neither"),
+        ("jobs: {a: llama3-8b}\nclusters: {b: nope}", "batch.yaml:2:12: clusters.b: no file"),
+        (FP8, "batch.yaml:3:3: jobs.fp8 on clusters.b: a100-sxm-80gb has no fp8"),
+    ],
+)
+def test_what_is_wrong_with_one_job_of_a_batch_names_it(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.yaml").write_text("model: {hiden: 4}\n")
+    rest = "" if "clusters" in text else "\nclusters: {b: 8xh100}"
+    Path("batch.yaml").write_text(f"{text}{rest}" + ("" if text is FP8 else "\ncounts: [8]\n"))
+    done = run_here("batch-solve", "batch.yaml")
+    assert (done.returncode in (1, 2), done.stdout) == (True, "")
+    assert f"error: {said}" in " ".join(done.stderr.split())
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

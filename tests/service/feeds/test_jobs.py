@@ -11,6 +11,7 @@ import pytest
 from service.access.caller import Caller
 from service.feeds.jobs import FeedEvent, JobFeed, WatchTerms, job_filter, moment_of, watch_terms
 from service.handlers.problems import Refusal
+from service.jobs.records import State
 from tests.service.transports import TOKENS, Refused
 from tests.service.waiting import until
 
@@ -65,12 +66,37 @@ def test_jobs_are_listed_by_their_labels(ask, n, team):
         assert ids(ask.list(labels=selector)) == [each["job_id"] for each in wanted], selector
 
 
-@pytest.mark.parametrize("call", ["\0", "x" * 41, "Solve"])
-def test_what_is_the_name_of_no_call_is_refused(call):
+@pytest.mark.parametrize("call", ["nope", "x" * 41, "Solve", "page-solve"])
+def test_what_is_the_name_of_no_call_is_refused_with_those_that_are(ask, call):
+    for operation in ("list", "watch_jobs"):
+        found = refused(ask, operation, call=call)
+        assert found.seen == (400, "malformed")
+        assert found.problem["errors"][0]["field"] == "call"
+        assert all(name in found.problem["detail"] for name in ask.service.engine.call_names)
+
+
+def test_a_query_with_an_empty_call_or_state_is_refused():
     for read in (job_filter, lambda query: watch_terms(query, "")):
-        with pytest.raises(Refusal) as found:
-            read({"call": call})
-        assert (found.value.status, found.value.code) == (400, "malformed")
+        for name in ("call", "state"):
+            with pytest.raises(Refusal) as found:
+                read({name: ""})
+            assert (found.value.status, found.value.errors[0].field) == (400, name)
+
+
+def test_a_job_is_told_with_the_version_that_a_watch_goes_on_from(ask, n, team):
+    """Also the job of a call, and one that was cancelled."""
+    ask.service.engine._job_pool.held.clear()
+    try:
+        job = ask.submit("solve", {"n": n}, labels={"team": team})
+        assert job["resource_version"] == ask.get(job["job_id"])["resource_version"] > 0
+        start = job["resource_version"]
+        cancelled = ask.cancel(job["job_id"])
+    finally:
+        ask.service.engine._job_pool.held.set()
+    assert cancelled["resource_version"] > start
+    events = ask.watch_jobs(resource_version=start, labels=f"team={team}", timeout_s=0)
+    assert [x["job"]["state"] for x in events if x["job"]][-1] == "CANCELLED"
+    assert cancelled["resource_version"] in [x["resource_version"] for x in events]
 
 
 def test_jobs_are_listed_by_call_time_and_page(ask, n, team):
@@ -103,6 +129,23 @@ def test_labels_that_are_none_are_refused_by_name(ask, n, labels):
     found = refused(ask, "submit", "solve", {"n": n}, labels=labels)
     assert found.seen == (422, "malformed")
     assert found.problem["errors"][0]["field"].startswith("labels")
+
+
+def test_the_job_of_a_call_has_the_labels_of_its_header(ask, n, team):
+    asked = ask.call("solve", {"n": n}, job=True, labels=f"team={team}, example.com/stage=a")
+    large = ask.call("scale", {"n": n + 1}, labels=f"team={team},x=")
+    assert asked.job["labels"] == {"example.com/stage": "a", "team": team}
+    assert large.job["labels"] == {"team": team, "x": ""}
+    jobs = [large.job["job_id"], asked.job["job_id"]]
+    assert ids(ask.list(labels=f"team={team}")) == jobs
+    for labels, seen in (
+        ("team", (400, "malformed")),
+        ("a=b,a=c", (400, "malformed")),
+        ("a b=c", (422, "malformed")),
+    ):
+        found = refused(ask, "call", "scale", {"n": n + 2}, labels=labels)
+        assert found.seen == seen
+        assert found.problem["errors"][0]["field"].startswith("Planner-Labels")
 
 
 def test_a_selector_that_is_none_is_refused(ask):
@@ -184,6 +227,16 @@ def test_a_watch_of_one_call_is_told_of_no_other(ask, n):
     assert {x["type"] for x in events} == {"BOOKMARK"}
     events = ask.watch_jobs(resource_version=start, call="solve", timeout_s=0)
     assert {x["type"] for x in events if x["job"]} == {"ADDED", "MODIFIED"}
+
+
+def test_a_watch_of_one_state_is_told_of_changes_into_it(ask, n):
+    start = ask.list(limit=1)["resource_version"]
+    job = ended(ask, n)
+    for state in ("PENDING", "RUNNING", "SUCCEEDED", "FAILED"):
+        events = ask.watch_jobs(resource_version=start, state=state, timeout_s=0)
+        own = [x for x in events if x["job"] and x["job"]["job_id"] == job["job_id"]]
+        assert [x["job"]["state"] for x in own] == [state] * (state != "FAILED")
+        assert not own or own[-1]["type"] == ("ADDED" if state == "PENDING" else "MODIFIED")
 
 
 def test_changes_come_to_a_watcher_that_waits(service, n):
@@ -313,6 +366,7 @@ def test_times_of_day_without_a_zone_are_refused(text):
         {"timeout_s": "nan"},
         {"timeout_s": "1e9"},
         {"labels": "("},
+        {"state": "done"},
     ],
 )
 def test_what_makes_no_sense_of_a_watch_is_refused(query):
@@ -321,9 +375,15 @@ def test_what_makes_no_sense_of_a_watch_is_refused(query):
     assert caught.value.errors[0].field in query
 
 
+def test_a_version_that_is_none_is_refused_with_where_there_is_one():
+    with pytest.raises(Refusal, match="'x' is the version of no list: pass the number"):
+        watch_terms({"resource_version": "x"})
+
+
 def test_terms_of_a_watch_are_read():
     assert watch_terms({}) == WatchTerms()
     query = {"resource_version": "7", "labels": "a=b", "call": "solve", "timeout_s": "2.5"}
     assert watch_terms(query) == WatchTerms(7, "a=b", "solve", 2.5)
     assert watch_terms(query, "9").after == 9
+    assert watch_terms({"state": "FAILED"}).state is State.FAILED
     assert math.isfinite(WatchTerms().after)

@@ -441,6 +441,14 @@ def test_a_field_that_is_missing_is_named() -> None:
         read_request("solve", {"model": "llama3-8b"})
 
 
+HIDEN = {"model": {"hiden": 4}, "training": {}}
+UNKNOWN_WIDTH = "model: {hiden: 4}\ntraining: {}\n"
+
+
+def batch(job, cluster="h100-x8"):
+    return {"jobs": {"good": "llama3-8b", "x": job}, "clusters": {"y": cluster}, "counts": [8]}
+
+
 SWEEP = {**JOB, "vary": {"pools.0.nodes": [1, 2]}}
 
 
@@ -456,6 +464,16 @@ SWEEP = {**JOB, "vary": {"pools.0.nodes": [1, 2]}}
         ("scale", {**JOB, "from": 100, "to": 1}, "from"),
         ("scale", {**JOB, "pins": {"tx": 1}}, "pins"),
         ("scale", {**JOB, "points": 9999}, "points"),
+        ("batch-solve", batch("nope"), "jobs.x"),
+        ("batch-solve", batch(HIDEN), "jobs.x.model.hiden"),
+        (
+            "batch-solve",
+            batch({"text": UNKNOWN_WIDTH, "name": "m.yaml"}),
+            "jobs.x.model.hiden",
+        ),
+        ("batch-solve", batch("llama3-70b", "8xh1000"), "clusters.y"),
+        ("batch-solve", batch("llama3-70b", "mixed-h100-a100"), "clusters.y"),
+        ("batch-solve", batch("llama3-70b", "9000000xh100"), "clusters.y.pools.0.nodes"),
     ],
 )
 def test_a_large_question_is_checked_before_it_is_accepted(name, body, field):

@@ -1,6 +1,7 @@
 """A started service: what TLS it speaks, a port that is shared, limits from a file."""
 
 import http.client
+import logging
 import os
 import socket
 import ssl
@@ -34,6 +35,19 @@ def test_the_database_may_be_named_by_the_environment(monkeypatch):
     found = CliRunner().invoke(app, ["--port", "0", "--check"])
     assert "mysql is no database" in str(found.exception)
     assert "secret" not in str(found.exception)
+
+
+def test_a_check_notes_what_the_log_would_say(monkeypatch):
+    async def noting(serving, say):
+        logging.getLogger("planner.service").warning("probes have no listener of %s", "their own")
+        logging.getLogger("planner.service").info("more")
+        say("address: free")
+
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", list(root.handlers))
+    monkeypatch.setattr("service.process.serve.check_setup", noting)
+    found = CliRunner().invoke(app, ["--port", "0", "--check"])
+    assert found.output == "note  probes have no listener of their own\nok  address: free\n"
 
 
 @pytest.mark.service

@@ -122,6 +122,8 @@ def test_without_a_file_everybody_is_in_one_group_and_may_not_push_ahead():
     with pytest.raises(Refusal) as caught:
         open_group.priority_of("urgent")
     assert caught.value.code == "priority-too-high"
+    (fault,) = caught.value.errors
+    assert (fault.field, fault.fix) == ("Planner-Priority", "ask for normal or background")
     assert open_group.priority_of(None) is Priority.NORMAL
     for unknown in ("soon", "", "Normal"):
         with pytest.raises(Refusal) as caught:

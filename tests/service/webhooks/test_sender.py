@@ -75,6 +75,23 @@ def test_an_answer_that_is_no_success_is_a_failure_and_none_is_followed(there, s
     assert len(there.came) == 1
 
 
+def test_looking_up_a_name_counts_for_the_time_of_an_attempt(there, monkeypatch):
+    over = threading.Event()
+    resolve = Destinations.resolve
+
+    def hanging(*given: Any) -> list[str]:
+        over.wait(60)
+        return resolve(*given)
+
+    monkeypatch.setattr(Destinations, "resolve", hanging)
+    try:
+        status, error = sent(there.url, attempt_s=0.05)
+    finally:
+        over.set()
+    assert (status, "not looked up within 0.05 s" in error) == (None, True)
+    assert there.came == []
+
+
 def test_a_receiver_that_wants_no_more_is_heard(there):
     there.statuses = [410]
     assert not Sender(LOCAL).send(delivery(there.url)).may_retry

@@ -2,11 +2,16 @@
 
 import json
 import sys
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from planner.cli.arguments import check_format, positive
-from planner.errors import UsageError
+from planner.errors import InputProblem, PlannerError, SpecError, UsageError
+
+if TYPE_CHECKING:  # 20 ms, which only a file of a batch is worth
+    from planner.specs.yaml.document import Document
 
 KEYS = ("jobs", "clusters", "counts")
 EXAMPLE = (
@@ -15,11 +20,15 @@ EXAMPLE = (
 COLUMNS = ("job", "cluster", "n_devices", "status", "step_time_s", "tokens_per_s", "plan_id")
 
 
-def batch_questions(file: str) -> dict[str, Any]:
-    """Return jobs, clusters and counts of a file; the first two by name, as `solve` takes them."""
+def batch_file(file: str) -> tuple[dict[str, Any], "Document"]:
+    """Return jobs, clusters and counts of a file, and where they stand in it.
+
+    The first two are by name, each as `solve` takes it.
+    """
     from planner.specs.yaml.document import parse_yaml, read_text
 
-    data = parse_yaml(read_text(file), file).data
+    document = parse_yaml(read_text(file), file)
+    data = document.data
     if not isinstance(data, Mapping):
         raise UsageError(f"{file}: it must be a mapping of {', '.join(KEYS)}", EXAMPLE)
     for key in KEYS:
@@ -35,11 +44,42 @@ def batch_questions(file: str) -> dict[str, Any]:
             )
         for key, value in data[name].items():
             if not isinstance(value, str | Mapping):
-                message = f"{file}: {name}.{key}: {value!r} is neither a name nor a mapping"
+                place = document.problem((name, key), "").location
+                message = f"{place}: {name}.{key}: {value!r} is neither a name nor a mapping"
                 raise UsageError(message, "the name of a file or an example, or its content")
     if not isinstance(data["counts"], list) or not all(type(n) is int for n in data["counts"]):
         raise UsageError(f"{file}: `counts` must be a list of whole numbers", "counts: [8, 64]")
-    return {**data, "jobs": dict(data["jobs"]), "clusters": dict(data["clusters"])}
+    return {**data, "jobs": dict(data["jobs"]), "clusters": dict(data["clusters"])}, document
+
+
+@contextmanager
+def in_batch_file(document: "Document") -> Iterator[None]:
+    """Let errors of an entry of a batch say where it stands in its file."""
+    try:
+        yield
+    except SpecError as error:
+        raise SpecError([in_document(one, document) for one in error.problems]) from None
+    except PlannerError as error:
+        if error.about.startswith(("jobs.", "clusters.")):
+            location = in_document(InputProblem("", path=error.about), document).location
+            error.message = f"{location}: " + error.message
+            error.args = (error.message,)
+        raise
+
+
+def in_document(problem: InputProblem, document: "Document") -> InputProblem:
+    """Return a problem with its place in a document, where it names none of its own."""
+    from planner.specs.yaml.document import path_text
+
+    path = problem.path or problem.message.partition(": ")[0]
+    if problem.file:
+        return problem
+    marks = {path_text(path): mark for path, mark in document.key_marks.items()}
+    within = [x for x in marks if f"{path}.".startswith(f"{x}.")]
+    if not within:
+        return problem
+    line, column = marks[max(within, key=len)]
+    return replace(problem, file=document.file, line=line, column=column)
 
 
 def run_batch_solve(
@@ -52,7 +92,9 @@ def run_batch_solve(
     check_format(form, ("table", "json"))
     limit_s = positive(time_limit, "--time-limit", "20")
     request = SolveRequest(framework=framework, time_limit_s=limit_s)
-    answer = batch_solve(**batch_questions(jobs), request=request, executor=executor)
+    questions, document = batch_file(jobs)
+    with in_batch_file(document):
+        answer = batch_solve(**questions, request=request, executor=executor)
     return show_batch(answer.to_json(), form)
 
 

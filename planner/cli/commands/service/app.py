@@ -53,6 +53,7 @@ def jobs_show_command(job: JobArg, form: Form = "table") -> None:
 def jobs_watch_command(
     labels: Labels = "",
     call: Call = "",
+    state: Annotated[str, typer.Option(help="Print only changes into this state.")] = "",
     until_ended: Annotated[
         bool, typer.Option("--until-ended", help="End when none is open any more.")
     ] = False,

@@ -10,10 +10,12 @@ from typing import Any
 from planner.cli.arguments import check_format
 from planner.client import Client, ServiceError
 from planner.documents import Grid
+from planner.errors import UsageError
 
 Params = Mapping[str, Any]
 COLUMNS = ("job", "state", "call", "created", "seconds", "labels")
 OPEN = ("PENDING", "RUNNING")
+STATES = (*OPEN, "SUCCEEDED", "FAILED", "CANCELLED", "EXPIRED")
 
 
 def list_jobs(service: Client, params: Params) -> int:
@@ -47,8 +49,12 @@ def watch_jobs(service: Client, params: Params) -> int:
     """Print the jobs that are open, then every change, until the interrupt.
 
     With `until_ended` until none of them is open any more; exit code 3 where one has failed.
+    Changes into other states than `state` are not printed, and count all the same.
     """
     check_format(params["form"])
+    state = params["state"]
+    if state and state not in STATES:
+        raise UsageError(f"--state {state} is no state of a job", f"one of {', '.join(STATES)}")
     wanted = {"labels": params["labels"], "call": params["call"]}
     is_open: set[str] = set()
     failed = False
@@ -60,16 +66,22 @@ def watch_jobs(service: Client, params: Params) -> int:
             continue
         (is_open.add if job["state"] in OPEN else is_open.discard)(job["job_id"])
         failed = failed or job["state"] == "FAILED"
-        if params["form"] == "json":
-            sys.stdout.write(json.dumps(change) + "\n")
-        else:
-            labels = _labels(job)
-            words = (_clock(job), change["type"], job["job_id"], job["state"], job["call"], labels)
-            sys.stdout.write("  ".join(words).rstrip() + "\n")
-        sys.stdout.flush()
+        if state in ("", job["state"]):
+            _print_change(change, params["form"])
         if params["until_ended"] and not is_open:
             break
     return 3 if failed and params["until_ended"] else 0
+
+
+def _print_change(change: Mapping[str, Any], form: str) -> None:
+    job = change["job"]
+    if form == "json":
+        sys.stdout.write(json.dumps(change) + "\n")
+    else:
+        labels = _labels(job)
+        words = (_clock(job), change["type"], job["job_id"], job["state"], job["call"], labels)
+        sys.stdout.write("  ".join(words).rstrip() + "\n")
+    sys.stdout.flush()
 
 
 def _changes(service: Client, wanted: Mapping[str, str]) -> Iterator[Mapping[str, Any]]:

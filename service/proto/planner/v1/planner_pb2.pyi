@@ -641,16 +641,18 @@ class ListJobsRequest(_message.Message):
     def __init__(self, state: _Optional[_Union[Job.State, str]] = ..., limit: _Optional[int] = ..., cursor: _Optional[str] = ..., labels: _Optional[str] = ..., call: _Optional[str] = ..., created_after: _Optional[float] = ..., created_before: _Optional[float] = ...) -> None: ...
 
 class WatchJobsRequest(_message.Message):
-    __slots__ = ("resource_version", "labels", "call", "timeout_s")
+    __slots__ = ("resource_version", "labels", "call", "timeout_s", "state")
     RESOURCE_VERSION_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     CALL_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_S_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
     resource_version: int
     labels: str
     call: str
     timeout_s: float
-    def __init__(self, resource_version: _Optional[int] = ..., labels: _Optional[str] = ..., call: _Optional[str] = ..., timeout_s: _Optional[float] = ...) -> None: ...
+    state: Job.State
+    def __init__(self, resource_version: _Optional[int] = ..., labels: _Optional[str] = ..., call: _Optional[str] = ..., timeout_s: _Optional[float] = ..., state: _Optional[_Union[Job.State, str]] = ...) -> None: ...
 
 class CreateWebhookRequest(_message.Message):
     __slots__ = ("url", "secret", "states", "labels")
