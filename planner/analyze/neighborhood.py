@@ -138,7 +138,7 @@ def _framework_codes(problem: Problem, layout: Layout, framework: str) -> frozen
     """Return the framework's rules that a layout breaks; none for `any`."""
     if framework == "any":
         return frozenset()
-    case = Case.of_layout(layout, problem.shape, problem.job)
+    case = Case.of_layout(layout, problem.shape, problem.job, problem.pool.accelerator.vendor)
     return frozenset(b.rule.code for b in broken_rules(framework, case, level="layout"))
 
 

@@ -112,6 +112,7 @@ def plan_files(opened: Opened, calibration: Calibration, targets: FileTargets) -
     """Return the files of one plan; a framework that it does not fit gets a reason instead."""
     model, cluster, problem, plan = opened
     pool, fabric, files = problem.pool, problem.fabric, {}
+    vendor = pool.accelerator.vendor
     placed = None
     if set(targets.launchers) - {"torchrun"}:
         hosts = targets.hosts
@@ -120,10 +121,11 @@ def plan_files(opened: Opened, calibration: Calibration, targets: FileTargets) -
     for target in targets.releases.values():
         engine = target
         if target in TUNERS:
-            engine = engine_of(plan.layout, model.shape, model.job, targets.framework)
+            engine = engine_of(plan.layout, model.shape, model.job, targets.framework, vendor)
         result = under_framework(problem, plan.layout, engine, calibration)
         header = header_lines((model, cluster), plan, result or plan.breakdown, targets.result_id)
-        if result is None and why_not(engine, plan.layout, model.shape, model.job) is None:
+        reasons = why_not(engine, plan.layout, model.shape, model.job, vendor)
+        if result is None and reasons is None:
             lines = [*header[:2], f"as {engine} runs it, the plan does not fit into memory"]
             files[refusal_file(target)] = "\n".join(lines) + "\n"
             continue

@@ -22,23 +22,32 @@ from searches.frameworks.table import first_release, refusals, runnable_layouts
 
 
 def why_not(
-    target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None = None
+    target: str,
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob | None = None,
+    vendor: str = "",
 ) -> str | None:
     """Return why a framework cannot run the layout, one reason a line, or None when it can.
 
     Each reason names the part in the way and what comes closest. Without `job` the rules about
-    precision and sequence length are left out.
+    precision and sequence length are left out, without the `vendor` of the accelerator the one
+    about accelerators.
     """
     _check_target(target)
-    return "\n".join(refusals(target, layout, shape, job)) or None
+    return "\n".join(refusals(target, layout, shape, job, vendor)) or None
 
 
 def runs_on(
-    layout: Layout, shape: ModelShape, job: TrainingJob | None = None, framework: str = ""
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob | None = None,
+    framework: str = "",
+    vendor: str = "",
 ) -> tuple[str, ...]:
     """Return the frameworks that can run the layout, `framework` at the release that it names."""
     names = keys_of(framework)
-    return tuple(name for name in names if not refusals(name, layout, shape, job))
+    return tuple(name for name in names if not refusals(name, layout, shape, job, vendor))
 
 
 def runs_on_each(
@@ -46,10 +55,11 @@ def runs_on_each(
     shape: ModelShape,
     job: TrainingJob | None = None,
     framework: str = "",
+    vendor: str = "",
 ) -> list[tuple[str, ...]]:
     """Return `runs_on` of many layouts of one job, the same names sooner."""
     names = keys_of(framework)
-    able = runnable_layouts(names, layouts, shape, job).T.tolist()
+    able = runnable_layouts(names, layouts, shape, job, vendor).T.tolist()
     return [tuple(name for name, runs in zip(names, each, strict=True) if runs) for each in able]
 
 
@@ -81,7 +91,8 @@ def emit_plan(target: str, request: EmitRequest) -> EmittedFiles:
     request = replace(request, release=framework(target).rules.release)
     layout, shape = request.layout, request.shape
     _check_layout(layout, shape, request.job)
-    reasons = refusals(target, layout, shape, request.job) + _node_refusals(request)
+    reasons = refusals(target, layout, shape, request.job, request.pool.accelerator.vendor)
+    reasons += _node_refusals(request)
     closest = "the layout of this plan in your own script"
     if framework_rules(target).name in ENGINES:
         closest = f"files for {' or '.join(TUNERS)}"
@@ -103,9 +114,10 @@ def _tuned_files(tuner: Tuner, request: EmitRequest) -> EmittedFiles:
     """Return the files of a tool on the engine of the request, else on one that runs the plan."""
     layout, shape, job = request.layout, request.shape, request.job
     _check_layout(layout, shape, job)
-    engine = request.engine or engine_of(layout, shape, job)
+    vendor = request.pool.accelerator.vendor
+    engine = request.engine or engine_of(layout, shape, job, vendor=vendor)
     plan = TunedPlan(tuner, replace(request, release=framework(engine).rules.release), engine)
-    reasons = refusals(engine, layout, shape, job) + _node_refusals(request)
+    reasons = refusals(engine, layout, shape, job, vendor) + _node_refusals(request)
     reasons += tool_refusals(plan)
     if reasons:
         return {refusal_file(tuner.name): _refusal_text(tuner.name, reasons, request.header)}

@@ -95,5 +95,5 @@ def _other_jobs(problem: Problem, options: SolveOptions) -> Iterator[tuple[str, 
 
 def _runs(layout: Layout, problem: Problem, framework: str) -> bool:
     """Tell whether the framework, or any where none is named, runs a plan."""
-    names = runs_on(layout, problem.shape, problem.job)
+    names = runs_on(layout, problem.shape, problem.job, vendor=problem.pool.accelerator.vendor)
     return bool(names) if framework in ("default", "any") else framework in names

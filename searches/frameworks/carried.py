@@ -26,10 +26,32 @@ from searches.frameworks.rule import FrameworkRule
 
 
 def carried_rules(framework: str) -> tuple[FrameworkRule, ...]:
-    """Return the rules on what a framework has not: axes, kinds of layers, adapters."""
+    """Return the rules on what a framework has not: devices, axes, kinds of layers, adapters."""
     record = framework_rules(framework)
     axes = (_axis_rule(record, x) for x in switch_axes() if x.name not in record.switches)
-    return (*axes, layer_kind_rule(record), *tuning_rules(record))
+    return (device_rule(record), *axes, layer_kind_rule(record), *tuning_rules(record))
+
+
+def device_rule(record: FrameworkRules) -> FrameworkRule:
+    """Return the rule on accelerators that a framework does not run on."""
+    able = " or ".join(record.vendors)
+    return FrameworkRule(
+        f"DEVICE-{record.name}".upper(),
+        record.name,
+        "an accelerator that it does not run on",
+        "start",
+        "searches/frameworks/registry.py, FrameworkRules.vendors",
+        lambda case: case.vendor not in record.vendors,
+        lambda case: f"accelerator of {case.vendor}: {record.title} runs on {able}",
+        lambda case: _vendor_frameworks(case.vendor, able),
+        is_of_job=True,
+    )
+
+
+def _vendor_frameworks(vendor: str, able: str) -> str:
+    """Return which frameworks run on the accelerators of a vendor, in words."""
+    names = [name for name in framework_names() if vendor in framework_rules(name).vendors]
+    return f"framework {' or '.join(names)}" if names else f"an accelerator of {able}"
 
 
 def _axis_rule(record: FrameworkRules, axis: Axis) -> FrameworkRule:
@@ -117,13 +139,21 @@ def foreign_rules(
 ) -> tuple[FrameworkRule, ...]:
     """Return why none of some frameworks runs a job, whatever the layout: a rule of each, or ().
 
-    Kinds of layers, adapters, or answers that are compared; the first that each lacks. `mbs` is a
-    micro-batch that the search has, an even one where it has one.
+    Devices, kinds of layers, adapters, or answers that are compared; the first that each lacks.
+    `mbs` is a micro-batch that the search has, an even one where it has one.
     """
-    case = Case.of_run({}, layout={"mbs": mbs}, model=problem.shape, job=problem.job)
+    vendor = problem.pool.accelerator.vendor
+    case = Case.of_run(
+        {}, layout={"mbs": mbs}, model=problem.shape, job=problem.job, vendor=vendor
+    )
     lacks = []
     for record in (framework_rules(name) for name in names if name != ANY):
-        rules = (layer_kind_rule(record), adapter_rule(record), answers_rule(record))
+        rules = (
+            device_rule(record),
+            layer_kind_rule(record),
+            adapter_rule(record),
+            answers_rule(record),
+        )
         lacks.append(next((rule for rule in rules if rule.broken(case)), None))
     return () if None in lacks else tuple(rule for rule in lacks if rule is not None)
 

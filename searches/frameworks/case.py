@@ -140,6 +140,8 @@ class Case:
     """Environment variables that a run sets."""
     generation: str = UNKNOWN
     """Generation of the accelerator (`hopper`, `blackwell`), for rules that ask the device."""
+    vendor: str = UNKNOWN
+    """Who makes the accelerator (`NVIDIA`, `AMD`)."""
     release: str = ""
     """Release that a run uses; empty: the one that defaults and words are of."""
     unknown: tuple[str, ...] = ()
@@ -151,21 +153,30 @@ class Case:
     """What the framework's own parser refuses in a run, in words: values of the wrong kind."""
 
     @staticmethod
-    def of_layout(layout: Layout, shape: ModelShape, job: TrainingJob | None = None) -> "Case":
-        """Return the case of one plan; without `job` its rules cannot be decided."""
+    def of_layout(
+        layout: Layout, shape: ModelShape, job: TrainingJob | None = None, vendor: str = ""
+    ) -> "Case":
+        """Return the case of one plan.
+
+        Rules on what is not given, `job` or the accelerator's `vendor`, cannot be decided.
+        """
         return Case(
             **{name: _coded(name, layout) for name in LAYOUT_FIELDS},
             switches={name: AXES[name].code(value) for name, value in layout.switches},
             counts=layout.stage_layers,
             model=shape,
             job=UNKNOWN if job is None else job,
+            vendor=vendor or UNKNOWN,
         )
 
     @staticmethod
     def of_layouts(
-        layouts: Sequence[Layout], shape: ModelShape, job: TrainingJob | None = None
+        layouts: Sequence[Layout],
+        shape: ModelShape,
+        job: TrainingJob | None = None,
+        vendor: str = "",
     ) -> "Case":
-        """Return the case of many plans of one job, every field `(n_plans,)`."""
+        """Return the case of many plans of one job, every field `(n_plans,)`; as `of_layout`."""
         columns: dict[str, Any] = {
             name: np.array([_coded(name, x) for x in layouts]) for name in LAYOUT_FIELDS
         }
@@ -178,6 +189,7 @@ class Case:
             counts=[x.stage_layers for x in layouts],
             model=shape,
             job=UNKNOWN if job is None else job,
+            vendor=vendor or UNKNOWN,
         )
 
     @staticmethod
@@ -238,6 +250,7 @@ class Case:
         model: ModelShape | None = None,
         job: TrainingJob | None = None,
         generation: str = "",
+        vendor: str = "",
     ) -> "Case":
         """Return the case of an existing run.
 
@@ -260,6 +273,7 @@ class Case:
             settings=settings,
             env=env or {},
             generation=generation or UNKNOWN,
+            vendor=vendor or UNKNOWN,
         )
 
     def switch(self, name: str) -> Any:
@@ -367,6 +381,7 @@ def _shape_fields(problem: Problem, shapes: ShapeTable, n_free: int) -> dict[str
         "counts": [stage_layers(layers, pp, vpp, splits[split]) for pp, vpp, split in rows],
         "model": problem.shape,
         "job": problem.job,
+        "vendor": problem.pool.accelerator.vendor,
     }
 
 

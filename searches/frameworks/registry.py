@@ -37,6 +37,8 @@ HEAD_LAYER = "layer before the head"
 """What stands among the kinds of layers of a framework whose files can say models with one."""
 DEFAULT, ANY = "default", "any"
 """Spaces of no single framework: what one of the usual ones runs, and all plans."""
+GPU_VENDORS = ("NVIDIA", "AMD")
+"""Whose accelerators the frameworks of PyTorch run on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,8 @@ class FrameworkRules:
     switch_flags: str = ""
     """Where its switches stand with their flags by release, `module:attribute`
     (`searches.frameworks.switches`)."""
+    vendors: tuple[str, ...] = GPU_VENDORS
+    """Whose accelerators it runs on (`AcceleratorSpec.vendor`)."""
     is_pinned: bool = False
     """Whether the release is one that the user named."""
 

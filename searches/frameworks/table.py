@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from costmodels.plans import Layout, ShapeTable
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
-from searches.frameworks.carried import carried_rules, layer_kind_rule, tuning_rules
+from searches.frameworks.carried import carried_rules, device_rule, layer_kind_rule, tuning_rules
 from searches.frameworks.case import Case, NotStatedError, PlanKinds
 from searches.frameworks.registry import (
     framework_names,
@@ -36,6 +36,7 @@ def rules_by_code() -> dict[str, FrameworkRule]:
         for name in framework_names()
         for rule in (
             *_all_rules(name),
+            device_rule(framework_rules(name)),
             layer_kind_rule(framework_rules(name)),
             *tuning_rules(framework_rules(name)),
         )
@@ -141,13 +142,18 @@ def order_runs(framework: str, rank_order: str) -> bool:
 
 @lru_cache(maxsize=4096)
 def refusals(
-    target: str, layout: Layout, shape: ModelShape, job: TrainingJob | None = None
+    target: str,
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob | None = None,
+    vendor: str = "",
 ) -> tuple[str, ...]:
     """Return every reason why `target` cannot run the layout; empty when it can.
 
-    Without `job` the rules about precision and sequence length are left out.
+    Without `job` the rules about precision and sequence length are left out, without the `vendor`
+    of the accelerator the one about accelerators.
     """
-    broken = broken_rules(target, Case.of_layout(layout, shape, job), level="layout")
+    broken = broken_rules(target, Case.of_layout(layout, shape, job, vendor), level="layout")
     return tuple(one.text for one in broken)
 
 
@@ -191,12 +197,13 @@ def runnable_layouts(
     layouts: Sequence[Layout],
     shape: ModelShape,
     job: TrainingJob | None = None,
+    vendor: str = "",
 ) -> Bools:
     """Return which layouts of one job some frameworks can run: those without `refusals`.
 
-    `(n_frameworks, n_layouts)`. Without `job` as in `refusals`.
+    `(n_frameworks, n_layouts)`. Without `job` and `vendor` as in `refusals`.
     """
-    case = Case.of_layouts(layouts, shape, job)
+    case = Case.of_layouts(layouts, shape, job, vendor)
     broken = np.zeros((len(frameworks), len(layouts)), dtype=bool)
     for framework, hits in zip(frameworks, broken, strict=True):
         for rule in rules_of(framework, "layout"):

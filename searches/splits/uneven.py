@@ -299,8 +299,8 @@ def _runs(context: Context, layout: Layout) -> bool:
     framework, problem = context.options.framework, context.problem
     if framework == "any":
         return True
-    names = searched_frameworks(framework)
-    return any(not refusals(name, layout, problem.shape, problem.job) for name in names)
+    names, vendor = searched_frameworks(framework), problem.pool.accelerator.vendor
+    return any(not refusals(name, layout, problem.shape, problem.job, vendor) for name in names)
 
 
 def _recompute_values(context: Context, layout: Layout) -> list[int]:

@@ -72,9 +72,9 @@ def verdict(checker: str, files: Mapping[str, str], drawn: Drawn, n_devices: int
             run = read_run(str(Path(folder, READ[checker])), asked)
             model, _ = describe(run, given)
             release = run.release or framework_rules(run.framework).release
-            generation = drawn.pool.accelerator.generation
+            accelerator = drawn.pool.accelerator
             # The release is known here: a flag that it does not know is refused.
-            refused, ignored, _ = judge(run, model, generation, release, given, asserted=True)
+            refused, ignored, _ = judge(run, model, accelerator, release, given, asserted=True)
         except PlannerError as error:
             return Verdict((), str(error).replace(folder, ""))
     # The checkers name what a framework passes over, too: our own files must not hold it.

@@ -10,6 +10,7 @@ from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.stacks import StackProfile
+from hardware.parts import Accelerator
 from planner.analyze.check.report import Change, Report
 from planner.analyze.check.run_source import RunSource
 from planner.analyze.check.standing import stack_as_run
@@ -51,7 +52,7 @@ class ChangedRuns:
 
     source: RunSource
     n_devices: int
-    generation: str
+    accelerator: Accelerator
     devices_per_node: int
     overrides: Overrides
     """Changes of the model that the user makes."""
@@ -101,7 +102,7 @@ class ChangedRuns:
         own, release = self.source.query.model, priced.report.release
         described, _ = describe(changed, own, self.overrides)
         asserted = bool(self.source.query.version)
-        verdict = judge(changed, described, self.generation, release, own, asserted=asserted)
+        verdict = judge(changed, described, self.accelerator, release, own, asserted=asserted)
         before = {b.rule.code for b in priced.report.refusals}
         if {b.rule.code for b in verdict.refused} - before:
             return False

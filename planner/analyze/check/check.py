@@ -119,7 +119,7 @@ def check(
     path = file if isinstance(file, Content) else os.fspath(file)
     source = RunSource(path, request.framework, query)
     pool = cluster_input.cluster.pools[0]
-    devices, generation = pool.n_devices, pool.accelerator.generation
+    devices, accelerator = pool.n_devices, pool.accelerator
     counted = any(field.rsplit(".", 1)[-1] in NODE_FIELDS for field, _ in overrides.cluster)
     run = _pinned(source.read(devices, all_devices=counted), pins)
     release = request.version or run.release or framework_rules(run.framework).release
@@ -128,7 +128,7 @@ def check(
     placed, device_notes = run_devices(cluster_input, n_devices, run.segment_nodes)
     notes = [*run.notes, *device_notes]
     asserted = bool(request.version)
-    verdict = judge(run, described, generation, release, own, asserted=asserted)
+    verdict = judge(run, described, accelerator, release, own, asserted=asserted)
     if described is None and not verdict.refused:
         raise why or SpecError([])
     if verdict.refused and run.n_devices is None and not counted:
@@ -154,7 +154,7 @@ def check(
     if described is None or placed is None:
         text = base.not_priced or f"{n_devices} devices do not fill whole nodes of this pool"
         return replace(base, not_priced=text)
-    runs = ChangedRuns(source, n_devices, generation, pool.devices_per_node, overrides.model)
+    runs = ChangedRuns(source, n_devices, accelerator, pool.devices_per_node, overrides.model)
     return _priced(base, described, placed, runs, request.stop)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from costmodels.axes import switch_axes
+from hardware.parts import Accelerator
 from planner.errors import SpecError
 from planner.frameworks.deepspeed.reader import MICRO, STEPS, TOTAL
 from planner.frameworks.releases import known_releases, lacking_words, option_tables
@@ -71,7 +72,7 @@ def _name_of(source: str) -> str:
 def judge(
     run: ExistingRun,
     model: ModelInput | None,
-    generation: str,
+    accelerator: Accelerator,
     release: str,
     own: ModelInput | None = None,
     *,
@@ -97,7 +98,8 @@ def judge(
         layout=layout,
         model=sizes[0] if sizes else None,
         job=sizes[1] if sizes else None,
-        generation=generation,
+        generation=accelerator.generation,
+        vendor=accelerator.vendor,
     )
     lacking = lacking_there(run, release) if asserted else ()
     case = dataclasses.replace(

@@ -76,7 +76,11 @@ class TunedPlan:
 
 
 def engine_of(
-    layout: Layout, shape: ModelShape, job: TrainingJob | None = None, searched: str = ""
+    layout: Layout,
+    shape: ModelShape,
+    job: TrainingJob | None = None,
+    searched: str = "",
+    vendor: str = "",
 ) -> str:
     """Return the key of the framework under a tool: the first of `ENGINES` that runs the plan.
 
@@ -86,5 +90,5 @@ def engine_of(
     own = searched.partition("@")[0]
     keys = [searched] if own in ENGINES else []
     keys += [name for name in ENGINES if name != own]
-    able = (key for key in keys if not refusals(key, layout, shape, job))
+    able = (key for key in keys if not refusals(key, layout, shape, job, vendor))
     return next(able, keys[0])

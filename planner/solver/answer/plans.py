@@ -201,7 +201,13 @@ def make_plan(
 
     `framework` is the one asked for: at the release that its key names, if it names one.
     """
-    able = runs_on(breakdown.layout, problem.shape, problem.job, framework)
+    able = runs_on(
+        breakdown.layout,
+        problem.shape,
+        problem.job,
+        framework,
+        problem.pool.accelerator.vendor,
+    )
     return PlanMaker(problem, *inputs, calibration).make(breakdown, rank, able)
 
 
@@ -220,8 +226,9 @@ def make_plans(
         work = one.context.shared
         maker = PlanMaker(one.problem, one.model, one.cluster, calibration, work)
         layouts = [opened[i].layout for i in rows]
-        framework = one.context.options.framework
-        able = runs_on_each(layouts, one.problem.shape, one.problem.job, framework)
+        framework, problem = one.context.options.framework, one.problem
+        vendor = problem.pool.accelerator.vendor
+        able = runs_on_each(layouts, problem.shape, problem.job, framework, vendor)
         for i, names, peaks in zip(rows, able, maker.peaks(layouts, able), strict=True):
             rank = PlanRank(i + 1, ties[i], groups[i], n_variants[i] if n_variants else 1)
             made[i] = maker.make(opened[i], rank, names, peaks)

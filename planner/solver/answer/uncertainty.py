@@ -78,7 +78,9 @@ def with_plain_groups(
     layouts = [replace(c.layout, shard=0) for c in split]
     if layouts and options.framework != "any":
         names = searched_frameworks(options.framework)
-        able_each = runnable_layouts(names, layouts, problem.shape, problem.job)
+        able_each = runnable_layouts(
+            names, layouts, problem.shape, problem.job, problem.pool.accelerator.vendor
+        )
         runs = [any(column) for column in able_each.T.tolist()]
         split = [c for c, able in zip(split, runs, strict=True) if able]
         layouts = [x for x, able in zip(layouts, runs, strict=True) if able]

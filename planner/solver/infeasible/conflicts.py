@@ -136,14 +136,17 @@ def _widths(shape: ModelShape) -> dict[str, str]:
 def _foreign_text(context: Context) -> str:
     """Return what of a job no searched framework has, and which one would do, or "".
 
-    Kinds of layers, adapters, or answers that are compared.
+    The accelerator, kinds of layers, adapters, or answers that are compared.
     """
     problem = context.problem
     mbs, names = _evenest_batch(context), searched_frameworks(context.options.framework)
     rules = foreign_rules(names, problem, mbs)
     if not rules:
         return ""
-    case = Case.of_run({}, layout={"mbs": mbs}, model=problem.shape, job=problem.job)
+    vendor = problem.pool.accelerator.vendor
+    case = Case.of_run(
+        {}, layout={"mbs": mbs}, model=problem.shape, job=problem.job, vendor=vendor
+    )
     reasons = "; ".join(spoken(rule.reason, case) for rule in rules)
     return f" ({reasons}; closest: {spoken(rules[0].closest, case)})"
 

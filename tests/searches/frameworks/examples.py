@@ -21,7 +21,7 @@ from costmodels.shapes import (
 )
 from costmodels.tuning.records import TuningJob
 from searches.frameworks.case import Case
-from searches.frameworks.registry import framework_names
+from searches.frameworks.registry import framework_names, framework_rules
 from searches.frameworks.table import rules_by_code
 
 RULES = rules_by_code()
@@ -1062,6 +1062,10 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
         f"{word}-{name.upper()}": both
         for name in framework_names()
         for word, both in {
+            "DEVICE": (
+                case({"vendor": "AWS"}),
+                case({"vendor": framework_rules(name).vendors[0]}),
+            ),
             "TUNE": (case({"tuning": _beside("int8")}), case({})),
             "CUT": (
                 case({"tp": 2, "tuning": _beside("nf4")}),
