@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from costmodels.axes import AXES
+from costmodels.layers.kinds import added_kinds
 from searches.frameworks.case import Bools, Case, NotStatedError
 from searches.frameworks.megatron.layer_kinds import LAYER_KIND_RULES
 from searches.frameworks.megatron.layouts import LAYOUT_RULES, NO_FLAG
@@ -157,6 +158,18 @@ OWN_LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         lambda c: bool(c.job.recipe.fp4_recipe),
         lambda c: f"precision {c.job.precision}: of fp4 it has MXFP4 alone, which has no price",
         "precision fp8-mxfp8",
+        is_of_job=True,
+    ),
+    FrameworkRule(
+        "PRM604",
+        "primus",
+        "layers that are neither attention nor MLP",
+        "planner",
+        f"{BACKEND}/core/models/hybrid",
+        lambda c: any(x.mixer not in ("attention", "window") for x in added_kinds(c.model)),
+        "layers: its models of state-space and linear layers have layers of their own, which are"
+        " read and not written",
+        "framework megatron",
         is_of_job=True,
     ),
 )
@@ -333,10 +346,14 @@ OWN_SETTING_RULES: tuple[FrameworkRule, ...] = (
     ),
 )
 """Rules over keys of an experiment."""
+OF_LAYER_KINDS = ("MLM701", "MLM710", "MLM711", "MLM712")
+"""Those of Megatron-LM's rules on kinds of layers that are not about its hybrid models: Primus has
+models of its own in their place."""
 OF_MEGATRON = tuple(
     replace(rule, code=rule.code.replace("MLM", "PRM"), framework="primus")
     for rule in (*LAYOUT_RULES, *MODE_LAYOUT_RULES, *LAYER_KIND_RULES)
     if rule.code != NO_FLAG
+    and (rule not in LAYER_KIND_RULES or rule.code in OF_LAYER_KINDS)
     and any(applies(rule, one.rules_version) for one in BUILT_IN["primus"].releases)
 )
 """Those of its Megatron-LM."""

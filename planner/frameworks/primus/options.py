@@ -54,6 +54,13 @@ def option_table() -> tuple[Mapping[str, Any], Mapping[str, PrimusOption]]:
     return data, options
 
 
+@cache
+def known_keys() -> frozenset[str]:
+    """Return the keys that something reads: options, and names that code of Primus reads."""
+    data, options = option_table()
+    return frozenset((*options, *data["also_read"]))
+
+
 def presets() -> dict[str, Any]:
     """Return what the presets set, by key."""
     return {key: one.preset for key, one in option_table()[1].items() if one.has_preset}

@@ -14,7 +14,7 @@ from typing import Any
 from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.arguments import megatron_run
 from planner.frameworks.megatron.flags import Parsed, flag_table, set_flags
-from planner.frameworks.primus.options import default_value, option_table, presets
+from planner.frameworks.primus.options import default_value, known_keys, option_table, presets
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun, Switch
 from planner.frameworks.runs.format import FindFile, RunFile
 from planner.frameworks.runs.launch_script import LaunchCommand
@@ -32,7 +32,9 @@ _MATTERS = re.compile(r"recompute|offload|zero_bubble|pp_algorithm|parallel|dual
 _SIZES = ("num_layers", "hidden_size", "num_attention_heads")
 SIZES = (*_SIZES, "ffn_hidden_size", "num_experts")
 """Keys of the presets that are no more than a beginning."""
-PRESET_FILES = ("pre_trainer.yaml", "language_model.yaml")
+TRAINER = "MegatronPretrainTrainer"
+"""What trains where an experiment names no other class."""
+PRESET_FILES = ("pre_trainer.yaml", "language_model.yaml", "module_base.yaml")
 """Files whose keys the table has."""
 
 
@@ -66,6 +68,10 @@ def read_primus(file: RunFile) -> ExistingRun:
         raise SpecError(
             InputProblem(f"an experiment of Primus for {theirs}: not modelled", fix, source)
         )
+    trainer = str(module.get("trainer_class") or TRAINER)
+    if trainer != TRAINER:
+        fix = f"expected {TRAINER}, which builds a model of text"
+        raise SpecError(InputProblem(f"trainer_class {trainer}: not modelled", fix, source))
     framework = str(module["framework"])
     find = _in_folders_above(source, framework, find) if query.beside is None else find
     missing: list[str] = []
@@ -87,11 +93,14 @@ def read_primus(file: RunFile) -> ExistingRun:
     why = "a file of Primus that does not lie beside the experiment"
     doubts = [
         Doubt(name, why, "its usual values are taken")
-        for name in missing
+        for name in dict.fromkeys(missing)
         if name and Path(name).name not in PRESET_FILES
     ]
     doubts += _doubts(settings, overrides)
-    run = _of_megatron(settings, source, _megatron_query(query), "Primus experiment")
+    try:
+        run = _of_megatron(settings, source, _megatron_query(query), "Primus experiment")
+    except SpecError as error:
+        raise SpecError([_problem_in_keys(one) for one in error.problems]) from None
     return _in_own_words(run, settings, overrides, doubts)
 
 
@@ -155,9 +164,11 @@ def _doubts(settings: Mapping[str, Any], own: Mapping[str, Any]) -> list[Doubt]:
         if value and not (isinstance(value, dict) and not value.get("enabled", True)):
             reason, _, taken = why.partition(": ")
             doubts.append(Doubt(key, reason, taken))
+    if settings.get("fp4") and settings.get("fp4_recipe") == "mxfp4":
+        doubts.append(Doubt("fp4_recipe", "MXFP4 has no price", "priced as NVFP4"))
     if settings.get("recompute_layer_ids") and settings.get("recompute_method") != "block":
         doubts.append(Doubt("recompute_layer_ids", "single layers over stages", "priced as none"))
-    known = option_table()[1]
+    known = known_keys()
     strange = [k for k, v in own.items() if k not in known and v and _MATTERS.search(k)]
     return doubts + [
         Doubt(key, "a key that Primus does not have", "judged and priced as without it")
@@ -178,7 +189,7 @@ def _in_own_words(
         Switch(_keys_for_flags(one.change), tuple(_turned(x) for x in one.sets))
         for one in run.switches
     )
-    known = option_table()[1].keys() | NOT_PRICED.keys()
+    known = known_keys() | NOT_PRICED.keys()
     return replace(
         run,
         framework="primus",
@@ -187,6 +198,14 @@ def _in_own_words(
         notes=tuple(_keys_for_flags(note) for note in run.notes),
         doubts=tuple(doubts),
         unknown=tuple(k for k, v in own.items() if k not in known and v is not None),
+    )
+
+
+def _problem_in_keys(problem: InputProblem) -> InputProblem:
+    return replace(
+        problem,
+        message=_keys_for_flags(problem.message),
+        hint=_keys_for_flags(problem.hint),
     )
 
 
@@ -207,7 +226,7 @@ def _keys_for_flags(text: str) -> str:
     'cp_comm_type a2a+p2p: priced as p2p'
     """
     verb, _, words = text.partition(" ")
-    if verb not in ("add", "drop"):
+    if not re.fullmatch(r"(add|drop)( --[a-z0-9-]+( [\w.]+)?)+", text):
         return re.sub(r"--([a-z0-9][a-z0-9-]*)", lambda m: _key_of(m[0]), text)
     pairs: list[list[str]] = []
     for word in words.split():
@@ -323,8 +342,9 @@ def _in_folders_above(source: str, framework: str, find: FindFile) -> FindFile:
 
     def found(name: str) -> str | None:
         for folder in folders:
-            if name and (folder / Path(name).name).is_file():
-                return read_text(str(folder / Path(name).name))
+            for path in (folder / name, folder / Path(name).name):
+                if name and path.is_file():
+                    return read_text(str(path))
         return find(name)
 
     return found
