@@ -39,6 +39,7 @@ LETTERS = {
     "torchtitan": "TTN",
     "fsdp2": "ACC",
     "bridge": "MBR",
+    "primus": "PRM",
 }
 
 
