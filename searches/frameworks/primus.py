@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any
 
 from costmodels.axes import AXES
-from costmodels.layers.kinds import added_kinds
 from searches.frameworks.case import Bools, Case, NotStatedError
-from searches.frameworks.megatron.layer_kinds import LAYER_KIND_RULES
+from searches.frameworks.megatron.layer_kinds import LAYER_KIND_RULES, MIXER_SYMBOLS, has_mixer
 from searches.frameworks.megatron.layouts import LAYOUT_RULES, NO_FLAG
 from searches.frameworks.megatron.modes import MODE_LAYOUT_RULES
 from searches.frameworks.registry import BUILT_IN
@@ -28,7 +27,9 @@ MEGA_MOE = f"{BACKEND}/core/extensions/mega_moe.py, _assert_supported_config"
 HSDP = f"{BACKEND}/patches/args/hsdp_args_patches.py"
 RECOMPUTE = f"{BACKEND}/patches/recompute_layer_patches.py, validate_specified_recompute_layers"
 
-NUMBERS_BETWEEN_NODES = 16
+OTHER_MIXERS = tuple(x for x in (*MIXER_SYMBOLS, "none") if x not in ("attention", "window"))
+"""What stands for attention in layers that Megatron-LM has and we do not write for Primus."""
+RANKS_OF_SEVERAL_NODES = 16
 """Expert-parallel ranks from which Turbo's DeepEP is told so few compute units."""
 MOST_UNITS = 32
 FP8_OF_TURBO = ("tensorwise", "blockwise", "mxfp8")
@@ -166,7 +167,7 @@ OWN_LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "layers that are neither attention nor MLP",
         "planner",
         f"{BACKEND}/core/models/hybrid",
-        lambda c: any(x.mixer not in ("attention", "window") for x in added_kinds(c.model)),
+        lambda c: any(has_mixer(c.model, x) for x in OTHER_MIXERS),
         "layers: its models of state-space and linear layers have layers of their own, which are"
         " read and not written",
         "framework megatron",
@@ -227,13 +228,13 @@ OWN_SETTING_RULES: tuple[FrameworkRule, ...] = (
         "DeepEP between nodes on too many compute units",
         lambda c: (
             _sends_by_deepep(c)
-            and _number(c, "expert_model_parallel_size") >= NUMBERS_BETWEEN_NODES
+            and _number(c, "expert_model_parallel_size") >= RANKS_OF_SEVERAL_NODES
             and _number(c, "turbo_deepep_num_cu") > MOST_UNITS
         ),
         lambda c: (
             f"turbo_deepep_num_cu {_number(c, 'turbo_deepep_num_cu')} with"
             f" expert_model_parallel_size {_number(c, 'expert_model_parallel_size')}: at most"
-            f" {MOST_UNITS} from {NUMBERS_BETWEEN_NODES} ranks on"
+            f" {MOST_UNITS} from {RANKS_OF_SEVERAL_NODES} ranks on"
         ),
         f"turbo_deepep_num_cu {MOST_UNITS}",
     ),

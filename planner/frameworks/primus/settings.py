@@ -28,6 +28,7 @@ PLAN_KEYS = (LAYOUT_DESTS | MODEL_DESTS | {dest for _, dests in PARTS for dest i
 }
 """Keys that say a plan or its model; one that the presets set otherwise than meant is written."""
 ALSO_TOLD = (
+    "add_position_embedding",
     "bf16",
     "fp16",
     "add_bias_linear",
