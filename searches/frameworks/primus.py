@@ -27,7 +27,7 @@ MEGA_MOE = f"{BACKEND}/core/extensions/mega_moe.py, _assert_supported_config"
 HSDP = f"{BACKEND}/patches/args/hsdp_args_patches.py"
 RECOMPUTE = f"{BACKEND}/patches/recompute_layer_patches.py, validate_specified_recompute_layers"
 
-OTHER_MIXERS = tuple(x for x in (*MIXER_SYMBOLS, "none") if x not in ("attention", "window"))
+OTHER_MIXERS = tuple(x for x in (*MIXER_SYMBOLS, "sparse") if x not in ("attention", "window"))
 """What stands for attention in layers that Megatron-LM has and we do not write for Primus."""
 RANKS_OF_SEVERAL_NODES = 16
 """Expert-parallel ranks from which Turbo's DeepEP is told so few compute units."""

@@ -22,7 +22,7 @@ from costmodels.stacks import STACKS
 from hardware.parts import Accelerator, Efficiency, Fabric, Host, Link, Pool
 from planner.frameworks.emit import why_not
 from planner.specs.schema import NO_DETAILS, DetailsSpec
-from searches.frameworks.registry import framework_names, framework_rules
+from searches.frameworks.registry import framework_rules
 from searches.options import SearchOptions
 from searches.rules import SHAPE_RULES, TWO_CHUNKS, Context
 from searches.space.free_axes import free_axes
@@ -323,7 +323,7 @@ def draw_plans(framework: str, n_plans: int, seed: int = 0) -> Iterator[Drawn]:
             yield drawn
 
 
-def shares(n_plans: int, frameworks: tuple[str, ...] = framework_names()) -> dict[str, int]:
+def shares(n_plans: int, frameworks: tuple[str, ...] = tuple(SHARE)) -> dict[str, int]:
     """Return how many of `n_plans` plans each framework gets, by `SHARE`; they sum to `n_plans`.
 
     >>> shares(10, ("megatron", "deepspeed"))

@@ -377,9 +377,10 @@ TRAINER = "bf16: true\nseq_length: 2048\nuse_distributed_optimizer: true\nmicro_
 def test_an_experiment_of_primus(tmp_path: Path) -> None:
     files = {"exp.yaml": PRIMUS, "tiny.yaml": TINY, "base.yaml": BASE, "trainer.yaml": TRAINER}
     run = read(tmp_path, files, env={"PRIMUS_TP": "4"})
-    assert (run.framework, run.fork) == ("megatron", "Primus")
+    assert (run.framework, run.fork) == ("primus", "")
     assert layout(run, "tp", "dp", "mbs", "gbs", "zero") == (4, 16, 2, 64, 1)
-    assert [doubt.what for doubt in run.doubts] == ["recompute_layer_ids"]
+    assert run.doubts == ()
+    assert layout(run, "recompute", "recompute_layers") == ("full", 2)
     model = run.model.document["model"] if run.model else {}
     assert (model["layers"], model["bias"], model["gated"]) == (8, False, True)
 
