@@ -27,10 +27,17 @@ def primus_files(request: EmitRequest) -> dict[str, str]:
     """Return the experiment of a plan and its launch script, by file name."""
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
     groups = plan_settings(layout, shape, job, details)
-    lacking = odd_values({k: v for section in groups.values() for k, v in section.items()})
-    if lacking:
+    of_core = core_details(details, layout, shape, job)
+    of_details, known = {**of_core.model, **of_core.experts}, option_table()[1]
+    groups = {
+        name: {k: v for k, v in section.items() if k in known or k not in of_details}
+        for name, section in groups.items()
+    }
+    written = {k: v for section in groups.values() for k, v in section.items()}
+    if lacking := odd_values(written):
         raise RefusedPlanError([f"keys: {text}" for text in lacking])
-    missing = tuple(core_details(details, layout, shape, job).yours)
+    lost = (f"{k} {v!r}: no key of Primus" for k, v in of_details.items() if k not in written)
+    missing = (*of_core.yours, *lost)
     return {
         CONFIG: _experiment(request, groups, missing),
         "primus.sh": _script(request, missing),

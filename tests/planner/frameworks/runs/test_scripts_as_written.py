@@ -367,6 +367,7 @@ modules:
       micro_batch_size: 2
       global_batch_size: 64
       overlap_grad_reduce: true
+      recompute_granularity: full
       recompute_layer_ids: [0, 1]
 """
 TINY = "extends:\n  - base.yaml\nnum_layers: 8\nhidden_size: 1024\nnum_attention_heads: 16\n"
