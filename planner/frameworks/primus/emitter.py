@@ -4,6 +4,9 @@ The experiment extends Primus's own presets and says everything that the plan ne
 `overrides`, sizes of the model included. `primus-cli direct` starts the processes of one node.
 """
 
+from collections.abc import Mapping
+from typing import Any
+
 from planner.frameworks.emit_request import EmitRequest, RefusedPlanError
 from planner.frameworks.emitted_text import (
     fact_lines,
@@ -28,20 +31,35 @@ def primus_files(request: EmitRequest) -> dict[str, str]:
     layout, shape, job, details = request.layout, request.shape, request.job, request.details
     groups = plan_settings(layout, shape, job, details)
     of_core = core_details(details, layout, shape, job)
-    of_details, known = {**of_core.model, **of_core.experts}, option_table()[1]
-    groups = {
-        name: {k: v for k, v in section.items() if k in known or k not in of_details}
-        for name, section in groups.items()
-    }
+    of_details = {**of_core.model, **of_core.experts}
+    groups = {name: _said(section, of_details) for name, section in groups.items()}
     written = {k: v for section in groups.values() for k, v in section.items()}
     if lacking := odd_values(written):
         raise RefusedPlanError([f"keys: {text}" for text in lacking])
-    lost = (f"{k} {v!r}: no key of Primus" for k, v in of_details.items() if k not in written)
+    lost = (
+        f"{key} {value!r}: Primus has no such key or value"
+        for key, value in of_details.items()
+        if key not in written or odd_values({key: value})
+    )
     missing = (*of_core.yours, *lost)
     return {
         CONFIG: _experiment(request, groups, missing),
         "primus.sh": _script(request, missing),
     }
+
+
+def _said(section: Mapping[str, Any], of_details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the keys of a section without details of the model that Primus has not.
+
+    Scaled positions that it has not are plain rotary ones.
+    """
+    result = dict(section)
+    for key in section.keys() & of_details.keys():
+        if odd_values({key: section[key]}):
+            del result[key]
+            if key == "position_embedding_type":
+                result[key] = "rope"
+    return result
 
 
 def _experiment(
