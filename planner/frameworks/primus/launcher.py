@@ -23,8 +23,7 @@ PER_NODE = 8
 
 def starts_primus(text: str) -> bool:
     """Tell whether a text is a script that starts an experiment of Primus."""
-    plain = _without_comments(text)
-    return bool(_STARTS.search(plain) and _EXPERIMENT.search(plain))
+    return bool(_STARTS.search(_without_comments(text)))
 
 
 def read_launcher(file: RunFile) -> ExistingRun:
@@ -34,7 +33,10 @@ def read_launcher(file: RunFile) -> ExistingRun:
     """
     plain = _without_comments(file.text).replace("\\\n", " ")
     match = _EXPERIMENT.search(plain)
-    name = match[1] if match else ""
+    if match is None:
+        fix = "name it: --config exp.yaml, or EXP=exp.yaml"
+        raise SpecError(InputProblem("starts Primus without an experiment", fix, file.name))
+    name = match[1]
     short = name.rsplit("}", 1)[-1].lstrip("/")
     text = file.find(short)
     if text is None or not looks_like_primus(text):
@@ -42,7 +44,7 @@ def read_launcher(file: RunFile) -> ExistingRun:
         raise SpecError(InputProblem(f"starts {name}, which cannot be read", fix, file.name))
     n_nodes, per_node = _number(_NODES, plain), _number(_PER_NODE, plain)
     total = n_nodes * (per_node or PER_NODE) if n_nodes else None
-    after = plain[match.end() :] if match else ""
+    after = plain[match.end() :]
     sets = tuple((key, value) for key, value in _KEY.findall(after) if key in option_table()[1])
     env = dict(_VARIABLE.findall(plain))
     query = replace(

@@ -140,6 +140,11 @@ def test_scripts_say_nodes_and_keys(
     assert run.layout["n_devices"] == (n_devices or 16)
 
 
+def test_a_script_that_names_no_experiment_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="starts Primus without an experiment"):
+        read(tmp_path, script='./primus-cli direct -- train pretrain --config "$1"\n')
+
+
 def test_a_script_without_its_experiment_is_refused(tmp_path: Path) -> None:
     script = "./primus-cli direct -- train pretrain --config other.yaml\n"
     with pytest.raises(SpecError, match=r"other\.yaml, which cannot be read"):
