@@ -80,6 +80,7 @@ _RECORDS = (
         frameworks={
             "megatron": "--optimizer adam",
             "bridge": 'OptimizerConfig(optimizer="adam")',
+            "primus": "optimizer: adam",
             "deepspeed": 'optimizer.type "AdamW"',
             "torchtitan": "AdamW",
             "fsdp2": "optim adamw_torch_fused",
@@ -94,6 +95,7 @@ _RECORDS = (
         frameworks={
             "megatron": "--optimizer sgd",
             "bridge": 'OptimizerConfig(optimizer="sgd")',
+            "primus": "optimizer: sgd",
         },
         source="Megatron-LM core/optimizer/__init__.py (sgd_momentum)",
     ),
@@ -133,6 +135,7 @@ _RECORDS = (
         frameworks={
             "megatron": "--optimizer muon",
             "bridge": 'OptimizerConfig(optimizer="muon")',
+            "primus": "optimizer: muon",
         },
         source="Jordan et al. 2024; Liu et al. 2025 (arXiv 2502.16982); Megatron-LM "
         "core/optimizer/{layer_wise_optimizer,emerging_optimizers}.py",

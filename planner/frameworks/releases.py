@@ -131,7 +131,7 @@ def _instead(record: FrameworkRules, flag: str, value: str) -> str:
 
 def _tables_of(framework: str) -> Mapping[str, Options]:
     """Return the options of a framework by release; none of one of another package."""
-    return option_tables(framework)[0] if framework in BUILT_IN else {}
+    return option_tables(framework)[0] if framework in tabled() else {}
 
 
 @cache
@@ -141,10 +141,16 @@ def option_tables(framework: str) -> tuple[Mapping[str, Options], tuple[str, ...
     if not file.is_file():
         title = framework_rules(framework).title
         raise UsageError(
-            f"there is no table of the options of {title}", f"one of {', '.join(BUILT_IN)}"
+            f"there is no table of the options of {title}", f"one of {', '.join(tabled())}"
         )
     data = json.loads(file.read_text(encoding="utf-8"))
     return data["releases"], tuple(data["written"])
+
+
+def tabled() -> tuple[str, ...]:
+    """Return the frameworks whose options are known by release: those that an index holds."""
+    folder = files("planner") / "data" / "flags"
+    return tuple(name for name in BUILT_IN if (folder / f"{name}.json").is_file())
 
 
 def known_releases(framework: str) -> list[str]:

@@ -183,6 +183,17 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             ),
             switch_flags=f"{_MEGATRON}.switch_flags:SWITCH_FLAGS",
         ),
+        FrameworkRules(
+            "primus",
+            "Primus",
+            "26.5.1",
+            ("searches.frameworks.primus:RULES",),
+            switches=("dispatcher", "ep_overlap"),
+            # Its Megatron-LM is a commit of 2026-03-06, weeks before 0.17.0.
+            releases=(Release("26.5.1", "2026-07-23", core="0.17.0"),),
+            switch_flags=f"{_MEGATRON}.switch_flags:SWITCH_FLAGS",
+            vendors=("AMD",),
+        ),
     )
 }
 """Frameworks of this repository, in the order in which they are named."""

@@ -181,6 +181,6 @@ SPARSE: Mixer = replace(
     terms=sparse_terms,
     section="indexer",
     cp_comms=("all-gather",),
-    frameworks=("megatron", "deepspeed", "fsdp2", "bridge"),
+    frameworks=("megatron", "deepspeed", "fsdp2", "bridge", "primus"),
     matrices=sparse_matrices,
 )

@@ -465,7 +465,6 @@ FOREIGN = {
     "axolotl": "axolotl",
     "trl": "TRL",
     "tune": "torchtune",
-    "primus-cli": "Primus",
     "nemo": "NeMo",
     "maxtext": "MaxText",
 }

@@ -20,7 +20,6 @@ from planner.frameworks.runs.format import (
     ScriptFormat,
 )
 from planner.frameworks.runs.launch_script import read_launch
-from planner.frameworks.runs.primus import PRIMUS_FORMATS
 from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.trainer_arguments import ACCUMULATION, BATCH, trainer_arguments
 from planner.frameworks.runs.written_facts import with_unsaid
@@ -39,7 +38,7 @@ SUFFIXES = (".sh", ".sbatch", ".slurm", ".json", ".toml", ".py", ".yaml", ".yml"
 def run_formats() -> list[RunFormat]:
     """Return the kinds of files that describe a run, in the order in which they are tried."""
     paths = [one.run_formats for one in frameworks() if one.run_formats]
-    formats = [*(one for path in paths for one in load(path)), *TUNER_FORMATS, *PRIMUS_FORMATS]
+    formats = [*(one for path in paths for one in load(path)), *TUNER_FORMATS]
     return sorted(formats, key=lambda one: one.precedence)
 
 
@@ -55,7 +54,7 @@ def format_titles() -> list[str]:
     """Return what can be read, a noun phrase each."""
     paths = [p for one in frameworks() for p in (one.script_formats, one.run_formats) if p]
     titles = [one.title for path in paths for one in load(path)]
-    others = [one.title for one in (*TUNER_FORMATS, *PRIMUS_FORMATS)]
+    others = [one.title for one in TUNER_FORMATS]
     return [title for title in (*titles, *others) if title]
 
 

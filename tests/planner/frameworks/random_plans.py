@@ -14,12 +14,17 @@ from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
 from planner.solver.sources import read_inputs
 from planner.specs.inputs import ClusterInput, ModelInput
+from searches.frameworks.registry import framework_rules
 from searches.frameworks.table import refusals
 from searches.mode_rules import AXES_OF_MODES
 from searches.options import SearchOptions
 from searches.rules import Context, first_broken_rule, modules_in, schedules_of
 
 CLUSTERS = ("h100-x8", "h100-x512", "b200-x256", "gb300-nvl72-x512", "a100-x1024")
+CLUSTERS_OF: Mapping[str, tuple[str, ...]] = {
+    "AMD": ("mi300x-x64", "8xmi355x", "512xmi325x"),
+}
+"""By vendor, of frameworks that run on its accelerators alone."""
 BATCHES = (64, 192, 256, 1024)
 DENSE: Mapping[str, tuple[tuple[str, object], ...]] = {
     "llama3-8b": (),
@@ -71,12 +76,13 @@ def random_plans(framework: str, n: int, seed: int = 0) -> Iterator[RandomPlan]:
     Memory is not looked at. A framework that has no experts gets dense models alone.
     """
     rng, found, tries = Random(f"{framework} {seed}"), 0, 0
+    clusters = CLUSTERS_OF.get(framework_rules(framework).vendors[0], CLUSTERS)
     while found < n:
         tries += 1
         assert tries < 3000 * n + 60_000, f"only {found} plans of {framework} in {tries} tries"
         models = DENSE if rng.random() < 0.4 else EXPERTS
         name = rng.choice(list(models))
-        model, cluster, problem = job(name, rng.choice(CLUSTERS), rng.choice(BATCHES), framework)
+        model, cluster, problem = job(name, rng.choice(clusters), rng.choice(BATCHES), framework)
         layout = _layout(rng, problem)
         if layout is None or refusals(framework, layout, problem.shape, problem.job):
             continue

@@ -31,7 +31,7 @@ def counts(few: int, many: int, thousands: int) -> tuple[object, ...]:
     )
 
 
-SAY_THEIR_MODEL = ("megatron", "bridge")
+SAY_THEIR_MODEL = ("megatron", "bridge", "primus")
 """Frameworks whose files hold every size of the model; others are read with its file."""
 TOLERANCE = 1e-9
 
@@ -184,4 +184,8 @@ def test_no_file_lacks_a_priced_switch(name: str, n: int) -> None:
 
 
 def test_every_framework_with_switches_is_looked_at() -> None:
-    assert {x for x in framework_names() if framework_rules(x).switches} == {"megatron", "bridge"}
+    assert {x for x in framework_names() if framework_rules(x).switches} == {
+        "megatron",
+        "bridge",
+        "primus",
+    }

@@ -18,12 +18,13 @@ from planner.frameworks.releases import (
     option_tables,
     release_changes_text,
     slim,
+    tabled,
 )
-from searches.frameworks.registry import framework_names, framework_rules
+from searches.frameworks.registry import framework_rules
 from tests.planner.command import run_here
 
 
-@pytest.mark.parametrize("framework", framework_names())
+@pytest.mark.parametrize("framework", tabled())
 def test_there_is_a_table_of_the_release_that_is_written_and_of_an_older_one(framework):
     tables, written = option_tables(framework)
     assert framework_rules(framework).release == known_releases(framework)[-1]

@@ -1,5 +1,6 @@
 """One case that breaks each rule and one that keeps it, as changes of a plain plan."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -135,6 +136,15 @@ _SHARED: dict[str, Both] = {
 """By title, of rules that several frameworks have."""
 
 _LAYOUT: dict[str, Both] = {
+    "PRM601": (
+        {**_modes(dispatcher="hybridep"), "ep": 8, "model": EXPERTS},
+        {**_modes(dispatcher="deepep"), "ep": 8, "model": EXPERTS},
+    ),
+    "PRM602": (
+        {**_modes(dispatcher="deepep"), "ep": 8, "model": moe(capacity_factor=1.25)},
+        {**_modes(dispatcher="alltoall"), "ep": 8, "model": moe(capacity_factor=1.25)},
+    ),
+    "PRM603": ({"precision": "nvfp4"}, {"precision": "fp8-mxfp8"}),
     "MLM107": ({**ALL_TO_ALL, "tp": 8}, {**ALL_TO_ALL, "tp": 4}),
     "MLM108": (
         {"tp": 2, "model": {"padded_vocab": 128257}},
@@ -429,7 +439,87 @@ FSDP = {"distributed_type": "FSDP", "fsdp_config.fsdp_version": 2, "num_processe
 MESHED = "parallelism_config.parallelism_config_{}_size"
 LESS = "parallelism.pipeline_parallel_{}_stage_less_layers"
 
+TURBO = {"enable_primus_turbo": True}
+SENT = {**TURBO, "use_turbo_deepep": True, "moe_router_dtype": "fp32"}
+
 _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "PRM620": (
+        {**TURBO, "turbo_sync_free_moe_stage": 4},
+        {**TURBO, "turbo_sync_free_moe_stage": 3},
+        {},
+    ),
+    "PRM621": ({"turbo_sync_free_moe_stage": 1}, {**TURBO, "turbo_sync_free_moe_stage": 1}, {}),
+    "PRM622": (
+        {**TURBO, "turbo_sync_free_moe_stage": 2},
+        {**TURBO, "turbo_sync_free_moe_stage": 2, "use_turbo_grouped_gemm": True},
+        {},
+    ),
+    "PRM623": (
+        {"use_turbo_grouped_gemm": True, "moe_use_legacy_grouped_gemm": True},
+        {"use_turbo_grouped_gemm": True},
+        {},
+    ),
+    "PRM624": ({**SENT, "moe_shared_expert_overlap": True}, SENT, {}),
+    "PRM625": ({**SENT, "moe_router_dtype": "fp64"}, SENT, {}),
+    "PRM626": (
+        {**SENT, "expert_model_parallel_size": 16, "turbo_deepep_num_cu": 64},
+        {**SENT, "expert_model_parallel_size": 8, "turbo_deepep_num_cu": 64},
+        {},
+    ),
+    "PRM627": (
+        {"fp8": "hybrid", "use_turbo_gemm": True},
+        {"fp8": "hybrid", "use_turbo_gemm": True, "fp8_recipe": "tensorwise"},
+        {},
+    ),
+    "PRM628": (
+        {"fp4": "e2m1", "use_turbo_gemm": True},
+        {"fp4": "e2m1", "use_turbo_gemm": True, "fp4_recipe": "mxfp4"},
+        {},
+    ),
+    "PRM629": ({"use_turbo_grouped_mlp": True}, {"use_turbo_grouped_mlp": False}, {}),
+    "PRM630": (
+        {**TURBO, "turbo_grouped_gemm_without_padding": True},
+        {
+            **TURBO,
+            "turbo_grouped_gemm_without_padding": True,
+            "use_turbo_grouped_gemm": True,
+        },
+        {},
+    ),
+    "PRM631": (
+        {**TURBO, "use_turbo_gemm": True, "tensor_model_parallel_size": 2},
+        {**TURBO, "use_turbo_gemm": True},
+        {},
+    ),
+    "PRM632": (
+        {**TURBO, "use_turbo_grouped_gemm": True, "num_experts": 8},
+        {**TURBO, "num_experts": 8},
+        {"etp": 2},
+    ),
+    "PRM633": (
+        {"data_parallel_replicate_degree": 2, "use_torch_fsdp2": True},
+        {
+            "data_parallel_replicate_degree": 2,
+            "use_torch_fsdp2": True,
+            "ckpt_format": "torch_dcp",
+        },
+        {},
+    ),
+    "PRM634": (
+        {"use_turbo_mega_moe": True, "tensor_model_parallel_size": 2},
+        {"use_turbo_mega_moe": True},
+        {},
+    ),
+    "PRM635": (
+        {"recompute_layer_ids": [0, 40], "recompute_granularity": "full", "num_layers": 32},
+        {"recompute_layer_ids": [0, 31], "recompute_granularity": "full", "num_layers": 32},
+        {},
+    ),
+    "PRM636": (
+        {**TURBO, "use_turbo_attention": True, "window_size": [128, 0]},
+        {**TURBO, "use_turbo_attention": True},
+        {},
+    ),
     # code: (settings that break it, settings that keep it, other fields of both cases)
     "MLM121": ({"batch_size": 4}, {"batch_size": None}, {}),
     "MLM122": ({**SIZES, "hidden_size": None}, SIZES, {}),
@@ -1035,6 +1125,8 @@ def _beside(base: str) -> TuningJob:
 
 _OTHERS: dict[str, tuple[Case, Case]] = {
     **_KINDS,
+    "PRM604": (case({}, model=_NETS), case({}, model=_WINDOWS)),
+    "PRM650": (case({"unknown": ("use_turbo_magic",)}), case({})),
     "MLM120": (case({"unknown": ("--tensor-parallel",)}), case({})),
     "MLM131": (case({"tp": 2}), case({"tp": 2, "env": QUEUE})),
     "MLM132": (
@@ -1096,6 +1188,6 @@ def _example(code: str) -> tuple[Case, Case] | None:
 
 def examples() -> dict[str, tuple[Case, Case]]:
     """Return both cases of every rule that has them; those of Megatron-Bridge are Megatron's."""
-    twins = {code: code.replace("MBR", "MLM") for code in RULES}
+    twins = {code: re.sub("^(MBR|PRM)", "MLM", code) for code in RULES}
     found = {code: _example(twin if twin in RULES else code) for code, twin in twins.items()}
     return {code: both for code, both in found.items() if both}

@@ -367,6 +367,7 @@ modules:
       micro_batch_size: 2
       global_batch_size: 64
       overlap_grad_reduce: true
+      recompute_granularity: full
       recompute_layer_ids: [0, 1]
 """
 TINY = "extends:\n  - base.yaml\nnum_layers: 8\nhidden_size: 1024\nnum_attention_heads: 16\n"
@@ -377,9 +378,10 @@ TRAINER = "bf16: true\nseq_length: 2048\nuse_distributed_optimizer: true\nmicro_
 def test_an_experiment_of_primus(tmp_path: Path) -> None:
     files = {"exp.yaml": PRIMUS, "tiny.yaml": TINY, "base.yaml": BASE, "trainer.yaml": TRAINER}
     run = read(tmp_path, files, env={"PRIMUS_TP": "4"})
-    assert (run.framework, run.fork) == ("megatron", "Primus")
+    assert (run.framework, run.fork) == ("primus", "")
     assert layout(run, "tp", "dp", "mbs", "gbs", "zero") == (4, 16, 2, 64, 1)
-    assert [doubt.what for doubt in run.doubts] == ["recompute_layer_ids"]
+    assert run.doubts == ()
+    assert layout(run, "recompute", "recompute_layers") == ("full", 2)
     model = run.model.document["model"] if run.model else {}
     assert (model["layers"], model["bias"], model["gated"]) == (8, False, True)
 
