@@ -105,7 +105,7 @@ def toy_accelerator(**changes: object) -> Accelerator:
     """Return an accelerator with round figures: 300 TFLOP/s, 2 TB/s, 100 multiprocessors."""
     base: dict[str, object] = {
         "name": "toy",
-        "vendor": "none",
+        "vendor": "NVIDIA",
         "generation": "toy",
         "memory_bytes": 80e9,
         "hbm_bytes_per_s": 2e12,

@@ -22,7 +22,7 @@ from costmodels.stacks import STACKS
 from hardware.parts import Accelerator, Efficiency, Fabric, Host, Link, Pool
 from planner.frameworks.emit import why_not
 from planner.specs.schema import NO_DETAILS, DetailsSpec
-from searches.frameworks.registry import framework_names
+from searches.frameworks.registry import framework_rules
 from searches.options import SearchOptions
 from searches.rules import SHAPE_RULES, TWO_CHUNKS, Context
 from searches.space.free_axes import free_axes
@@ -153,14 +153,14 @@ def size_class(n_devices: int) -> str:
     return f"over {low - 1}"
 
 
-def pool_of(generation: str, n_devices: int, per_node: int) -> Pool:
+def pool_of(generation: str, n_devices: int, per_node: int, vendor: str = "NVIDIA") -> Pool:
     """Return a pool of which only the generation and the nodes matter; memory is no limit."""
     ones = (1.0, 1.0, 1.0)
     link = Link("none", "scale-up", 1.0, 1.0, ones, ones, ones, ones, ones, ones, 0.0)
     rates = Efficiency(1.0, 0.0, 1.0, 1.0, 0.0, {}, 0.0)
     part = Accelerator(
         "sample",
-        "none",
+        vendor,
         generation,
         1e15,
         1.0,
@@ -180,7 +180,8 @@ def pool_of(generation: str, n_devices: int, per_node: int) -> Pool:
 def draw_problem(random: Random, framework: str, shape: ModelShape, n_devices: int) -> Context:
     """Return a model on a number of devices, with a batch that leaves something to split."""
     sizes = [size for size in random.sample(NODE_SIZES, len(NODE_SIZES)) if n_devices % size == 0]
-    pool = pool_of(random.choice(GENERATIONS), n_devices, sizes[0])
+    vendor = framework_rules(framework).vendors[0]
+    pool = pool_of(random.choice(GENERATIONS), n_devices, sizes[0], vendor)
     per_device = random.choice((0.25, 0.5, 1, 2, 3, 4, 6, 8, 10, 16))
     batch = max(1, math.ceil(n_devices * per_device))
     if random.random() < 0.2:
@@ -322,7 +323,7 @@ def draw_plans(framework: str, n_plans: int, seed: int = 0) -> Iterator[Drawn]:
             yield drawn
 
 
-def shares(n_plans: int, frameworks: tuple[str, ...] = framework_names()) -> dict[str, int]:
+def shares(n_plans: int, frameworks: tuple[str, ...] = tuple(SHARE)) -> dict[str, int]:
     """Return how many of `n_plans` plans each framework gets, by `SHARE`; they sum to `n_plans`.
 
     >>> shares(10, ("megatron", "deepspeed"))

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
-from searches.frameworks.registry import framework_names
-from tools.samples.draw import Drawn, draw_plans, shares
+from tools.samples.draw import SHARE, Drawn, draw_plans, shares
 from tools.samples.vary import KINDS, variations
 from tools.samples.verdict import misread, verdict
 
@@ -115,7 +114,7 @@ def main() -> int:
     parser.add_argument(
         "--for",
         dest="frameworks",
-        default=",".join(framework_names()),
+        default=",".join(SHARE),
         help="that share the plans",
     )
     parser.add_argument("--only", help="one of them, whose share is written")

@@ -27,7 +27,7 @@ from planner.frameworks.launchers.placement import Placement, place_plan
 from planner.frameworks.launchers.slurm import segment_nodes
 from planner.frameworks.programs import MEGATRON_SMOKE, is_program
 from planner.specs.loader import load_cluster
-from searches.frameworks.registry import framework_names
+from searches.frameworks.registry import framework_names, framework_rules
 from tests.planner.command import run_here
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 from tests.planner.launching import (
@@ -155,6 +155,12 @@ def landed(case: Case, found: Landing) -> None:
     assert found.local_rank == {rank: case.placed.local_rank(rank) for rank in range(n)}
 
 
+def pool_for(target: str) -> Pool:
+    """Return a pool of accelerators that a framework runs on."""
+    part = replace(pool().accelerator, vendor=framework_rules(target).vendors[0])
+    return replace(pool(), accelerator=part)
+
+
 # Slurm.
 
 
@@ -178,7 +184,7 @@ def test_slurm_starts_ranks_where_the_placement_says(name: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("target", one_in(3, framework_names()))
 def test_every_framework_starts_under_slurm(target: str, tmp_path: Path) -> None:
-    case = Case(runnable(target), pool(), hosts=SHUFFLED, target=target)
+    case = Case(runnable(target), pool_for(target), hosts=SHUFFLED, target=target)
     found, done = run_batch(case.files, case.file("slurm"), tmp_path, addresses(case))
     assert done.returncode == 0, done.stderr
     landed(case, found)
@@ -496,7 +502,7 @@ def test_bash_and_shellcheck_accept_every_script(tmp_path: Path) -> None:
                 script.write_text(text)
                 scripts.append(str(script))
     for target in framework_names():
-        write(tmp_path / target, Case(runnable(target), pool(), target=target).files)
+        write(tmp_path / target, Case(runnable(target), pool_for(target), target=target).files)
         scripts += [
             str(x) for x in (tmp_path / target).iterdir() if x.suffix in (".sh", ".sbatch")
         ]

@@ -30,7 +30,7 @@ from planner.frameworks.megatron.emitter import (
 )
 from planner.specs.schema import DetailsSpec
 from searches.frameworks.megatron.layouts import megatron_vocab, vocab_divisor
-from searches.frameworks.registry import framework_names
+from searches.frameworks.registry import framework_names, framework_rules
 from searches.frameworks.table import refusals
 from tests.planner.emitting import GOLDENS, HEADER, JOB, golden, layout, pool
 
@@ -408,7 +408,7 @@ def test_context_parallelism_has_its_flags(kind: str, word: str) -> None:
 )
 def test_who_exchanges_keys_and_values_how(kind: str, runs: tuple[str, ...]) -> None:
     plan = layout(cp=2, dp=4, cp_comm=kind, zero=2)
-    assert runs_on(plan, LLAMA3_8B, JOB) == runs
+    assert runs_on(plan, LLAMA3_8B, JOB, "", "NVIDIA") == runs
     reason = str(why_not("deepspeed", plan, LLAMA3_8B, JOB))
     assert ("all-to-alls alone (Ulysses)" in reason) == (kind != "a2a")
 
@@ -419,18 +419,23 @@ def test_bad_heads_are_named_for_every_framework() -> None:
     assert "32 heads" in str(why_not("megatron", plan, LLAMA3_8B))
 
 
+def of_gpus() -> tuple[str, ...]:
+    """Return the frameworks that run on NVIDIA's accelerators."""
+    return tuple(x for x in framework_names() if "NVIDIA" in framework_rules(x).vendors)
+
+
 def test_runs_on() -> None:
-    assert runs_on(layout(), LLAMA3_8B, JOB) == ("megatron", "deepspeed", "bridge")
-    assert runs_on(layout(tp=2, sp=True), LLAMA3_8B, JOB) == ("megatron", "bridge")
-    assert runs_on(layout(zero=2), LLAMA3_8B, JOB) == framework_names()
-    assert runs_on(layout(zero=2, shard=4), LLAMA3_8B, JOB) == (
+    assert runs_on(layout(), LLAMA3_8B, JOB, "", "NVIDIA") == ("megatron", "deepspeed", "bridge")
+    assert runs_on(layout(tp=2, sp=True), LLAMA3_8B, JOB, "", "NVIDIA") == ("megatron", "bridge")
+    assert runs_on(layout(zero=2), LLAMA3_8B, JOB, "", "NVIDIA") == of_gpus()
+    assert runs_on(layout(zero=2, shard=4), LLAMA3_8B, JOB, "", "NVIDIA") == (
         "megatron",
         "torchtitan",
         "fsdp2",
         "bridge",
     )
     folded = layout(pp=4, vpp=2, schedule="zb-v")
-    assert runs_on(folded, LLAMA3_8B, JOB) == ("torchtitan",)
+    assert runs_on(folded, LLAMA3_8B, JOB, "", "NVIDIA") == ("torchtitan",)
 
 
 def test_calls_that_make_no_sense() -> None:
@@ -541,18 +546,18 @@ def test_experts_that_megatron_refuses(shape, changes, reason):
 
 
 def test_experts_by_framework():
-    assert runs_on(layout(MIXTRAL_8X7B, ep=8), MIXTRAL_8X7B, JOB) == (
+    assert runs_on(layout(MIXTRAL_8X7B, ep=8), MIXTRAL_8X7B, JOB, "", "NVIDIA") == (
         "megatron",
         "deepspeed",
         "bridge",
     )
-    assert runs_on(layout(MIXTRAL_8X7B, ep=8, zero=3), MIXTRAL_8X7B, JOB) == (
+    assert runs_on(layout(MIXTRAL_8X7B, ep=8, zero=3), MIXTRAL_8X7B, JOB, "", "NVIDIA") == (
         "megatron",
         "deepspeed",
         "torchtitan",
         "bridge",
     )
-    assert runs_on(layout(MIXTRAL_8X7B, zero=3), MIXTRAL_8X7B, JOB) == framework_names()
+    assert runs_on(layout(MIXTRAL_8X7B, zero=3), MIXTRAL_8X7B, JOB, "", "NVIDIA") == of_gpus()
     reason = why_not("deepspeed", layout(MIXTRAL_8X7B, pp=4, ep=2), MIXTRAL_8X7B, JOB)
     assert "AutoEP looks for them in a Hugging Face model" in reason
 

@@ -13,7 +13,11 @@ from costmodels.schedule.stages import SPLITS, stage_layers
 from costmodels.shapes import TrainingJob
 from costmodels.stacks import STACKS
 from searches.frameworks.case import Case, NotStatedError, PlanKinds
-from searches.frameworks.registry import framework_names, searched_frameworks
+from searches.frameworks.registry import (
+    framework_names,
+    framework_rules,
+    searched_frameworks,
+)
 from searches.frameworks.table import (
     framework_batches,
     framework_mask,
@@ -46,6 +50,13 @@ JOBS = (
 )
 N_SHAPES, N_PLANS = 40, 120
 DEVICES = 48
+
+
+def of_vendor(problem: Problem, framework: str) -> Problem:
+    """Return a problem on accelerators that a framework runs on."""
+    part = problem.pool.accelerator
+    part = dataclasses.replace(part, vendor=framework_rules(framework).vendors[0])
+    return dataclasses.replace(problem, pool=dataclasses.replace(problem.pool, accelerator=part))
 
 
 def random_shapes(rng: np.random.Generator, layers: int) -> ShapeTable:
@@ -88,6 +99,7 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
         job = TrainingJob(seq_len, 96, precision)
         pool = dataclasses.replace(toy_pool(DEVICES, 8), host=TOY_HOST)
         problem = Problem(model, job, pool, context().problem.fabric, STACKS["fused"])
+        problem = of_vendor(problem, framework)
         shapes = random_shapes(rng, model.layers)
         shapes = dataclasses.replace(shapes, schedule=random_schedules(rng, shapes))
         recompute = np.array([0, 1, *[2] * 4], dtype=np.int32)
@@ -134,7 +146,7 @@ def test_scalar_and_array_form_agree_on_random_plans(framework: str, seed: int) 
 
 @pytest.mark.parametrize("framework", framework_names())
 def test_every_framework_runs_some_random_plan(framework: str) -> None:
-    problem = context().problem
+    problem = of_vendor(context().problem, framework)
     shapes = legal_shapes(context()).shapes
     kinds = np.array([0, 2], dtype=np.int32), np.array([0, 6], dtype=np.int32)
     assert framework_mask(framework, problem, shapes, PlanKinds(WHOLE, *kinds)).any()

@@ -39,6 +39,7 @@ LETTERS = {
     "torchtitan": "TTN",
     "fsdp2": "ACC",
     "bridge": "MBR",
+    "maxtext": "MXT",
 }
 
 
@@ -51,7 +52,7 @@ def test_every_rule_is_well_formed(code):
     rule = RULES[code]
     assert rule.code == code
     own = LETTERS[rule.framework] + r"\d{3}"
-    assert re.fullmatch(rf"{own}|(KIND|TUNE|CUT|PREF|PAIR)-{rule.framework.upper()}", code)
+    assert re.fullmatch(rf"{own}|(DEVICE|KIND|TUNE|CUT|PREF|PAIR)-{rule.framework.upper()}", code)
     for text in (rule.title, rule.source):
         assert len(text) > 3
         assert text == " ".join(text.split())
