@@ -3,6 +3,8 @@
     check_maxtext.py --tables           # kinds of keys, and its models, as JSON
     check_maxtext.py --options          # its keys with defaults and choices, as JSON
     check_maxtext.py --configs FILE     # a line of JSON a plan: what its parser makes of it
+    check_maxtext.py --train FILE key=value ...
+                                        # trains on fake devices: mesh, shards, losses as JSON
 
 `--configs` reads lines `{"name", "file", "n_devices", "slices"}` and prints for each what
 `maxtext.configs.pyconfig` derives, or why it refuses.
@@ -13,10 +15,13 @@ import contextlib
 import enum
 import io
 import json
+import math
 import os
 import sys
 import typing
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -150,6 +155,54 @@ def derived(question: dict) -> dict[str, object]:
     return {name: plain(getattr(config, name)) for name in FACTS}
 
 
+def trained(file: str, words: Sequence[str]) -> dict[str, object]:
+    """Train the steps of one YAML and return what the running program shows of the plan.
+
+    The axes of its mesh that are larger than 1, the shards of every weight and moment, the losses
+    of the steps, and the bytes of each kind of collective in the compiled step.
+    """
+    import jax
+    from maxtext.common import metric_logger
+    from maxtext.trainers.pre_train import train
+    from maxtext.utils import train_utils
+
+    seen: dict[str, Any] = {"programs": []}
+    set_up, compile_step = train_utils.setup_train_loop, jax.stages.Lowered.compile
+    write = metric_logger.MetricLogger.write_metrics
+
+    def watched(*given: Any, **more: Any) -> Any:
+        result = set_up(*given, **more)
+        seen["mesh"], seen["state"] = result[4], result[10]
+        return result
+
+    def compiled(self: Any, *given: Any, **more: Any) -> Any:
+        program = compile_step(self, *given, **more)
+        seen["programs"].append(program.as_text())
+        return program
+
+    def written(self: Any, metrics: Any, step: int, *given: Any, **more: Any) -> Any:
+        seen.setdefault("losses", []).append(float(metrics["scalar"]["learning/loss"]))
+        return write(self, metrics, step, *given, **more)
+
+    train_utils.setup_train_loop = watched
+    jax.stages.Lowered.compile = compiled
+    metric_logger.MetricLogger.write_metrics = written
+    told = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(told), contextlib.redirect_stderr(told):
+            train.main(["", file, *words])
+            leaves = jax.tree_util.tree_leaves_with_path(seen["state"])
+    except BaseException as error:  # it ends the process where it refuses
+        return {"error": f"{type(error).__name__}: {error} {told.getvalue()[-800:]}"}
+    shards = {
+        jax.tree_util.keystr(path): leaf.size // math.prod(leaf.sharding.shard_shape(leaf.shape))
+        for path, leaf in leaves
+        if getattr(leaf, "ndim", 0) > 1 and hasattr(leaf, "sharding")
+    }
+    axes = {name: size for name, size in dict(seen["mesh"].shape).items() if size > 1}
+    return {"mesh": axes, "shards": shards, "losses": seen.get("losses", [])}
+
+
 def plain(value: object) -> object:
     """Return a value as JSON has it."""
     if isinstance(value, enum.Enum):
@@ -165,7 +218,12 @@ def main() -> int:
     parser.add_argument("--tables", action="store_true")
     parser.add_argument("--options", action="store_true")
     parser.add_argument("--configs", type=Path)
+    parser.add_argument("--train")
+    parser.add_argument("words", nargs="*")
     asked = parser.parse_args()
+    if asked.train:
+        print(json.dumps(trained(asked.train, asked.words)))
+        return 0
     if asked.tables or asked.options:
         print(json.dumps(tables() if asked.tables else options()))
         return 0

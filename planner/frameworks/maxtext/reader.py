@@ -314,8 +314,12 @@ def _custom(
             notes.append("remat_policy custom: tensors that it keeps are priced as computed again")
         return full | moved
     if kept["attention"] and not has_experts:
-        modules = () if read.text("context") == "device" else ("core_attn",)
-        modules += ("layernorm",) + (() if kept["mlp"] else ("mlp",))
+        again = {
+            "core_attn": read.text("context") != "device",
+            "layernorm": True,
+            "mlp": not kept["mlp"],
+        }
+        modules = tuple(name for name, is_again in again.items() if is_again)
         return {"recompute": "selective", "recompute_layers": 0, "recompute_modules": modules}
     notes.append("remat_policy custom: what it keeps or moves to the host is priced as full")
     return full
