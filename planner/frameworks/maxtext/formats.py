@@ -16,8 +16,12 @@ _KEYS = re.compile(
 
 
 def looks_like_config(text: str) -> bool:
-    """Tell whether a text is a YAML of MaxText: two of its own keys stand at the top."""
-    return len({match[1] for match in _KEYS.finditer(text)}) > 1
+    """Tell whether a text is a YAML of MaxText: two of its own keys stand at the top.
+
+    MaxDiffusion has the same axes, and a key of its own.
+    """
+    others = re.search(r"^pretrained_model_name_or_path:", text, re.M)
+    return len({match[1] for match in _KEYS.finditer(text)}) > 1 and not others
 
 
 def _config(file: RunFile) -> ExistingRun:

@@ -2,6 +2,7 @@
 
 import math
 import os.path
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -104,7 +105,7 @@ def maxtext_run(
     command: TrainingCommand | None = None,
 ) -> ExistingRun:
     """Return the run of a configuration's keys, `--set` of the query over them."""
-    settings = with_set(settings, query.sets)
+    settings = {key: _number(value) for key, value in with_set(settings, query.sets).items()}
     strange = [key for key in settings if key not in key_kinds()]
     earlier = [key for key in strange if key in earlier_keys()]
     refused = faults(settings)
@@ -153,6 +154,13 @@ def maxtext_run(
         job=job,
         notes=tuple(notes),
     )
+
+
+def _number(value: Any) -> Any:
+    """Return a value, `32_000` as the number that MaxText takes it for."""
+    if isinstance(value, str) and re.fullmatch(r"\d[\d_]*", value):
+        return int(value)
+    return value
 
 
 def _axis(read: Reader, network: str, axis: str) -> int:

@@ -229,3 +229,13 @@ def test_pipelines_and_policies_are_told() -> None:
     assert any("minimal_offloaded" in note for note in run.notes)
     kept = replace(RunQuery(), n_devices=64)
     assert run_of_text(XPK, "x.sh", kept).layout["recompute"] == "selective"
+
+
+def test_numbers_with_underscores_and_files_of_maxdiffusion() -> None:
+    text = "base_emb_dim: 4_096\nvocab_size: 128_256\nici_fsdp_parallelism: 8\n"
+    run = run_of(text, "own.yml", n_devices=8)
+    model, _ = describe(run, None)
+    assert model is not None
+    assert (model.shape.hidden, model.shape.vocab) == (4096, 128256)
+    with pytest.raises(SpecError):
+        run_of(f"{text}pretrained_model_name_or_path: wan\nremat_policy: full\n", "own.yml")
