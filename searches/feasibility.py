@@ -24,7 +24,8 @@ def any_fits(context: Context, stop: Callable[[], bool] | None = None) -> bool:
 
     Stops at the first block of plans that holds one. Raises `StoppedError` once `stop` says so.
     """
-    if foreign_rules(searched_frameworks(context.options.framework), context.problem):
+    vendor = context.problem.pool.accelerator.vendor
+    if foreign_rules(searched_frameworks(context.options.framework, vendor), context.problem):
         return False
     for shard in make_shards(context, legal_shape_table(context)):
         if stop is not None and stop():

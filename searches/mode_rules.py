@@ -265,7 +265,7 @@ def with_open_modes(problem: Problem, options: SearchOptions) -> SearchOptions:
     """
     if problem.shape.n_experts <= 1 or problem.stack.kind != "fused":
         return options
-    carried = _carried(options.framework)
+    carried = _carried(options.framework, problem.pool.accelerator.vendor)
     values: dict[str, list[str]] = {"dispatcher": ["alltoall"], "ep_overlap": ["off", "1f1b"]}
     values["dispatcher"] += ["deepep"] * deepep_runs(problem)
     values["dispatcher"] += ["hybridep"] * hybridep_runs(problem)
@@ -281,9 +281,9 @@ def with_open_modes(problem: Problem, options: SearchOptions) -> SearchOptions:
     return replace(options, open=opened)
 
 
-def _carried(framework: str) -> frozenset[str]:
+def _carried(framework: str, vendor: str) -> frozenset[str]:
     """Return the axes that files of some searched framework carry."""
     if framework == "any":
         return frozenset(AXES_OF_MODES)
-    names = searched_frameworks(framework)
+    names = searched_frameworks(framework, vendor)
     return frozenset(axis for name in names for axis in framework_rules(name).switches)

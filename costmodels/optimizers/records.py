@@ -84,6 +84,7 @@ _RECORDS = (
             "deepspeed": 'optimizer.type "AdamW"',
             "torchtitan": "AdamW",
             "fsdp2": "optim adamw_torch_fused",
+            "maxtext": "opt_type adamw",
         },
         source="Kingma and Ba 2015; Loshchilov and Hutter 2019",
     ),

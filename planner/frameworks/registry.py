@@ -15,6 +15,7 @@ from searches.frameworks.registry import (
     framework_space,
     framework_spaces,
     registered_frameworks,
+    searched_frameworks,
 )
 from searches.frameworks.releases import UnknownReleaseError
 
@@ -72,9 +73,15 @@ def named_space(text: str, field: str = "framework") -> str:
         raise UsageError(f"unknown framework {text!r}", fix, field, code="unknown-name") from None
 
 
-def default_stack(space: str) -> str:
-    """Return the profile that prices plans of `default`, `any` or a framework."""
-    return _USUAL_STACK if space in (DEFAULT, ANY) else framework(space).stack
+def default_stack(space: str, vendor: str = "") -> str:
+    """Return the profile that prices plans of `default`, `any` or a framework.
+
+    Of `default` and `any` that of the first framework that `default` searches on accelerators of
+    `vendor`.
+    """
+    if space not in (DEFAULT, ANY):
+        return framework(space).stack
+    return framework(searched_frameworks(DEFAULT, vendor)[0]).stack if vendor else _USUAL_STACK
 
 
 def own_stacks() -> frozenset[str]:

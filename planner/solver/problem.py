@@ -56,7 +56,9 @@ def make_problem(
     On the first `n_devices` of it, without them on the most that the options allow.
     """
     pool, fabric = cluster.cluster.pools[0], cluster.cluster.fabric
-    problem = run_by(STACKS[options.stack_name], model.shape, model.job, pool, fabric)
+    vendor = pool.accelerator.vendor
+    stack = options.stack or default_stack(options.framework, vendor)
+    problem = run_by(STACKS[stack], model.shape, model.job, pool, fabric)
     check_problem(problem)
     problem = calibrated(problem, options.calibration)
     return on_devices(problem, n_devices or largest_allowed(problem, options))

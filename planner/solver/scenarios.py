@@ -396,7 +396,9 @@ def _entries(
             else:
                 hopeful.append(n)
         framework = variant.options.framework
-        if foreign_rules(searched_frameworks(framework), variant.bounds.problem):
+        problem = variant.bounds.problem
+        names = searched_frameworks(framework, problem.pool.accelerator.vendor)
+        if foreign_rules(names, problem):
             variant.tally.n_without_layout += len(hopeful)
             continue
         variant.bounds.find_least(hopeful)

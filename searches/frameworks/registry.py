@@ -194,6 +194,15 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             switch_flags=f"{_MEGATRON}.switch_flags:SWITCH_FLAGS",
             vendors=("AMD",),
         ),
+        FrameworkRules(
+            "maxtext",
+            "MaxText",
+            "0.2.5",
+            ("searches.frameworks.maxtext:RULES",),
+            in_default=True,
+            releases=(Release("0.2.5"),),
+            vendors=("Google",),
+        ),
     )
 }
 """Frameworks of this repository, in the order in which they are named."""
@@ -279,11 +288,20 @@ def keys_of(key: str) -> tuple[str, ...]:
     return tuple(key if one == name else one for one in framework_names())
 
 
-def searched_frameworks(framework: str) -> tuple[str, ...]:
-    """Return the keys of the frameworks whose plans a search for `framework` offers."""
+def searched_frameworks(framework: str, vendor: str = "") -> tuple[str, ...]:
+    """Return the keys of the frameworks whose plans a search for `framework` offers.
+
+    `default` is those of the `vendor` of the accelerators; where it has none of its own, or is not
+    given, those of GPUs.
+    """
     if framework != DEFAULT:
         return (framework,)
-    return tuple(name for name, record in _by_name().items() if record.in_default)
+    return _usual_frameworks(vendor) or _usual_frameworks(GPU_VENDORS[0])
+
+
+def _usual_frameworks(vendor: str) -> tuple[str, ...]:
+    records = _by_name().items()
+    return tuple(name for name, one in records if one.in_default and vendor in one.vendors)
 
 
 def load(path: str) -> Any:

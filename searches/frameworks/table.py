@@ -235,12 +235,12 @@ def runnable(framework: str, problem: Problem, shapes: ShapeTable, kinds: PlanKi
 
     `(n_shapes, n_modes, n_shardings, n_options)`.
     """
-    return _mask(searched_frameworks(framework), problem, shapes, kinds)
+    return _mask(_searched(framework, problem), problem, shapes, kinds)
 
 
 def runnable_batches(framework: str, problem: Problem, shapes: ShapeTable, mbs: Ints) -> Bools:
     """Return the micro-batch sizes of a framework's space, `(n_shapes, n_sizes)`."""
-    return _batches(searched_frameworks(framework), problem, shapes, mbs)
+    return _batches(_searched(framework, problem), problem, shapes, mbs)
 
 
 def runnable_kinds(
@@ -252,7 +252,7 @@ def runnable_kinds(
     whole mask would be large.
     """
     case = Case.of_shapes(problem, shapes, kinds)
-    broken = [_hits(name, case, of_batches=False) for name in searched_frameworks(framework)]
+    broken = [_hits(name, case, of_batches=False) for name in _searched(framework, problem)]
     n, size = len(shapes), (len(kinds.sp), len(kinds.shardings), len(kinds.recompute))
     columns = [
         hits.reshape(n, -1)
@@ -274,6 +274,11 @@ def runnable_kinds(
             merged = merged | packed_options(hits, n_options)
         bits |= ~merged & every
     return Coupled(bits, n_options, kind_of)
+
+
+def _searched(framework: str, problem: Problem) -> tuple[str, ...]:
+    """Return the frameworks of a space on the accelerators of a problem."""
+    return searched_frameworks(framework, problem.pool.accelerator.vendor)
 
 
 def _mask(names: tuple[str, ...], problem: Problem, shapes: ShapeTable, kinds: PlanKinds) -> Bools:

@@ -299,7 +299,8 @@ def _runs(context: Context, layout: Layout) -> bool:
     framework, problem = context.options.framework, context.problem
     if framework == "any":
         return True
-    names, vendor = searched_frameworks(framework), problem.pool.accelerator.vendor
+    vendor = problem.pool.accelerator.vendor
+    names = searched_frameworks(framework, vendor)
     return any(not refusals(name, layout, problem.shape, problem.job, vendor) for name in names)
 
 

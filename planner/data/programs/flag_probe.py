@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Print what the installed release of a training framework can be told, as one JSON object.
 
-    python flag_probe.py megatron|bridge|deepspeed|torchtitan|fsdp2
+    python flag_probe.py megatron|bridge|deepspeed|torchtitan|fsdp2|maxtext
 
 Runs beside the framework, needs no GPU and nothing else. The framework's own parser or
 configuration classes are asked: `{"framework", "release", "options": {name: {"default", "choices",
@@ -26,6 +26,7 @@ PACKAGES = {
     "deepspeed": "deepspeed",
     "torchtitan": "torchtitan",
     "fsdp2": "accelerate",
+    "maxtext": "maxtext",
 }
 CONFIG_NAMES = ("config", "param_dict", "_param_dict", "ds_config", "config_dict")
 """What DeepSpeed calls the dict of its JSON where it reads a key."""
@@ -103,12 +104,28 @@ def fsdp2_options():
     yield from named(ParallelismConfig)
 
 
+def maxtext_options():
+    """Yield the keys of MaxText's YAML: the fields of its configuration model."""
+    import enum
+
+    from maxtext.configs.types import MaxTextConfig
+
+    for key, field in sorted(MaxTextConfig.model_fields.items()):
+        facts = {"required": field.is_required(), "default": plain(field.default)}
+        kinds = [field.annotation, *typing.get_args(field.annotation)]
+        named = [x for x in kinds if isinstance(x, type) and issubclass(x, enum.Enum)]
+        if named:
+            facts["choices"] = [str(one.value) for one in named[0]]
+        yield key, facts
+
+
 READERS = {
     "megatron": megatron_options,
     "bridge": bridge_options,
     "deepspeed": deepspeed_options,
     "torchtitan": torchtitan_options,
     "fsdp2": fsdp2_options,
+    "maxtext": maxtext_options,
 }
 
 

@@ -46,14 +46,6 @@ KINDS: tuple[tuple[str, tuple[tuple[str, ...], ...], str], ...] = (
     ),
     ("veRL", (("actor_rollout_ref",),), "reinforcement learning is not modelled"),
     (
-        "MaxText",
-        (
-            ("base_config",),
-            ("base_emb_dim", "ici_fsdp_parallelism", "per_device_batch_size", "model_name"),
-        ),
-        "JAX is not modelled",
-    ),
-    (
         "ms-swift",
         (
             ("model", "model_type", "train_type", "tuner_type"),

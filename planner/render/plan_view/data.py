@@ -307,10 +307,13 @@ def framework_files(
 ) -> tuple[FrameworkFiles, ...]:
     """Return the files of every framework that runs the plan, and why the others cannot.
 
-    Those of the framework whose release `framework` names are for that release.
+    Those of the framework whose release `framework` names are for that release. Frameworks for
+    other accelerators alone are left out.
     """
     out = []
-    for name in framework_names():
+    vendor = opened[2].pool.accelerator.vendor
+    names = [x for x in framework_names() if vendor in framework_rules(x).vendors]
+    for name in names or framework_names():
         targets = FileTargets([name], hosts=(), framework=framework)
         files = plan_files(opened, calibration, targets)
         runs = refusal_file(name) not in files

@@ -77,10 +77,9 @@ def with_plain_groups(
     split = [c for c in candidates if may_be_whole(c.layout)]
     layouts = [replace(c.layout, shard=0) for c in split]
     if layouts and options.framework != "any":
-        names = searched_frameworks(options.framework)
-        able_each = runnable_layouts(
-            names, layouts, problem.shape, problem.job, problem.pool.accelerator.vendor
-        )
+        vendor = problem.pool.accelerator.vendor
+        names = searched_frameworks(options.framework, vendor)
+        able_each = runnable_layouts(names, layouts, problem.shape, problem.job, vendor)
         runs = [any(column) for column in able_each.T.tolist()]
         split = [c for c, able in zip(split, runs, strict=True) if able]
         layouts = [x for x, able in zip(layouts, runs, strict=True) if able]

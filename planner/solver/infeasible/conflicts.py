@@ -139,11 +139,11 @@ def _foreign_text(context: Context) -> str:
     The accelerator, kinds of layers, adapters, or answers that are compared.
     """
     problem = context.problem
-    mbs, names = _evenest_batch(context), searched_frameworks(context.options.framework)
+    vendor = problem.pool.accelerator.vendor
+    mbs, names = _evenest_batch(context), searched_frameworks(context.options.framework, vendor)
     rules = foreign_rules(names, problem, mbs)
     if not rules:
         return ""
-    vendor = problem.pool.accelerator.vendor
     case = Case.of_run(
         {}, layout={"mbs": mbs}, model=problem.shape, job=problem.job, vendor=vendor
     )

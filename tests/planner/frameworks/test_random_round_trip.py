@@ -17,7 +17,7 @@ from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.megatron.flags import parse_flags
 from planner.frameworks.registry import framework
 from planner.specs.inputs import Content
-from searches.frameworks.registry import framework_names, framework_rules
+from searches.frameworks.registry import GPU_VENDORS, framework_names, framework_rules
 from searches.mode_rules import AXES_OF_MODES
 from tests.planner.frameworks.random_plans import RandomPlan, random_plans
 
@@ -32,6 +32,7 @@ def counts(few: int, many: int, thousands: int) -> tuple[object, ...]:
 
 
 SAY_THEIR_MODEL = ("megatron", "bridge", "primus")
+OF_GPUS = tuple(x for x in framework_names() if set(GPU_VENDORS) & set(framework_rules(x).vendors))
 """Frameworks whose files hold every size of the model; others are read with its file."""
 TOLERANCE = 1e-9
 
@@ -63,7 +64,7 @@ def read_back(name: str, plan: RandomPlan) -> Report:
 @cache
 def readers() -> tuple[str, ...]:
     """Return the frameworks whose files are read; a reader may also say that it reads none."""
-    names = (x for x in framework_names() if framework(x).start_command)
+    names = (x for x in OF_GPUS if framework(x).start_command)
     named = [x for x in names if framework(x).run_formats or framework(x).script_formats]
     result = []
     for name in named:
@@ -98,7 +99,7 @@ def differences(plan: RandomPlan, report: Report) -> list[str]:
 
 
 @pytest.mark.parametrize("n", counts(3, 100, 2000))
-@pytest.mark.parametrize("name", framework_names())
+@pytest.mark.parametrize("name", OF_GPUS)
 def test_a_plan_is_read_as_it_was_priced(name: str, n: int) -> None:
     if name not in readers():
         pytest.skip(f"files of {name} are not read")

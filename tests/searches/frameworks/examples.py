@@ -404,6 +404,52 @@ _LAYOUT: dict[str, Both] = {
         {"recompute": "full", "recompute_layers": 32},
     ),
     "ACC504": ({"model": LATENT}, {"model": EXPERTS}),
+    "MXT105": ({"tp": 2}, {"tp": 2, "sp": True}),
+    "MXT106": (
+        {"tp": 4, "sp": True, "seq_len": 8190},
+        {"tp": 2, "sp": True, "seq_len": 8190},
+    ),
+    "MXT108": ({**RING, "cp": 3, "cp_comm": "all-gather"}, RING),
+    "MXT111": ({**RING, "cp": 64, "seq_len": 4032}, {**RING, "cp": 64}),
+    "MXT112": ({**RING, "model": LATENT}, {**RING, "model": replace(LATENT, mtp_layers=0)}),
+    "MXT113": ({**ALL_TO_ALL, "tp": 8}, {**ALL_TO_ALL, "tp": 4}),
+    "MXT114": ({**ALL_TO_ALL, "model": LATENT}, {**RING, "model": LATENT}),
+    "MXT201": (PIPE, {}),
+    "MXT202": ({"schedule": "1f1b"}, {}),
+    "MXT303": (
+        {"ep": 4, "zero": 3, "dp_shard": 6, "model": EXPERTS},
+        {"ep": 4, "zero": 3, "dp_shard": 8, "model": EXPERTS},
+    ),
+    "MXT304": (
+        {"tp": 2, "model": EXPERTS},
+        {"tp": 2, "etp": 2, "model": EXPERTS},
+    ),
+    "MXT305": (
+        {"tp": 4, "model": moe(expert_ffn=14338)},
+        {"tp": 2, "model": moe(expert_ffn=14338)},
+    ),
+    "MXT401": ({"zero": 2}, {"zero": 3}),
+    "MXT402": ({**RING, "zero": 1}, {**RING, "zero": 3}),
+    "MXT403": ({"zero": 1, "dp_shard": 8}, {"zero": 1}),
+    "MXT404": ({**RING, "zero": 3, "dp_shard": 3}, {**RING, "zero": 3, "dp_shard": 4}),
+    "MXT405": (
+        {"zero": 3, "dp_shard": 48},
+        {"zero": 3, "dp_shard": 64},
+    ),
+    "MXT409": ({**INPUTS, "activation_offload_layers": 8}, INPUTS),
+    "MXT412": (MOMENTS, {}),
+    "MXT413": ({"precision": "bf16-true"}, {}),
+    "MXT501": ({"precision": "fp16"}, {"precision": "fp8-tensorwise"}),
+    "MXT502": ({"model": {"norm": "layernorm"}}, {"model": LATENT}),
+    "MXT503": (_recomputed("core_attn"), _recomputed("core_attn", "layernorm")),
+    "MXT504": (
+        {"recompute": "full", "recompute_layers": 8},
+        {"recompute": "full", "recompute_layers": 32},
+    ),
+    "MXT505": (
+        {"precision": "fp8-tensorwise", "fp8_attention": True},
+        {"precision": "fp8-tensorwise"},
+    ),
 }
 
 SIZES = {
@@ -1001,6 +1047,57 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {**FSDP, "fp8_config.backend": "AO", "fsdp_config.fsdp_cpu_ram_efficient_loading": False},
         {},
     ),
+    "MXT122": (
+        {"ici_tensor_parallelism": -1},
+        {"ici_tensor_parallelism": -1, "ici_fsdp_parallelism": 8},
+        {},
+    ),
+    "MXT123": (
+        {"ici_fsdp_parallelism": 8, "dcn_data_parallelism": 4},
+        {"ici_fsdp_parallelism": 16, "dcn_data_parallelism": 4},
+        {},
+    ),
+    "MXT124": (
+        {"context_parallel_strategy": "ring", "ici_context_parallelism": 2},
+        {
+            "context_parallel_strategy": "ring",
+            "ici_context_parallelism": 2,
+            "use_tokamax_splash": True,
+            "attention": "flash",
+        },
+        {},
+    ),
+    "MXT125": (
+        {"context_parallel_strategy": "ulysses", "ici_context_parallelism": 2},
+        {
+            "context_parallel_strategy": "ulysses",
+            "ici_context_parallelism": 2,
+            "use_tokamax_splash": True,
+            "attention": "flash",
+            "context_parallel_load_balance": False,
+        },
+        {},
+    ),
+    "MXT220": (
+        {"ici_pipeline_parallelism": 4, "num_layers_per_pipeline_stage": 3},
+        {"ici_pipeline_parallelism": 4, "num_layers_per_pipeline_stage": 2},
+        {},
+    ),
+    "MXT420": (
+        {"shard_optimizer_over_data": True, "ici_fsdp_parallelism": 4},
+        {"shard_optimizer_over_data": True, "ici_fsdp_parallelism": 1},
+        {},
+    ),
+    "MXT520": (
+        {"quantization": "fp8", "gradient_accumulation_steps": 2},
+        {"quantization": "fp8_full", "gradient_accumulation_steps": 2},
+        {},
+    ),
+    "MXT521": (
+        {"decoder_block": "mixtral", "base_mlp_dim": 7168, "base_moe_mlp_dim": 14336},
+        {"decoder_block": "mixtral", "base_mlp_dim": 14336, "base_moe_mlp_dim": 14336},
+        {},
+    ),
 }
 
 
@@ -1139,6 +1236,8 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
     ),
     "MLM118": (case({"lacking": (("--x", "--y"),)}), case({})),
     "TTN120": (case({"unknown": ("parallelism.tp",)}), case({})),
+    "MXT120": (case({"unknown": ("ici_tensor_paralellism",)}), case({})),
+    "MXT121": (case({"refused": ("steps: 'x' is no int",)}), case({})),
     "TTN420": (
         case({"generation": "ampere"}, {"parallelism.enable_fsdp_symm_mem": True}),
         case({}, {"parallelism.enable_fsdp_symm_mem": True}),

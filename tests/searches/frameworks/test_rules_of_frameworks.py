@@ -40,6 +40,7 @@ LETTERS = {
     "fsdp2": "ACC",
     "bridge": "MBR",
     "primus": "PRM",
+    "maxtext": "MXT",
 }
 
 
