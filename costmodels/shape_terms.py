@@ -25,6 +25,7 @@ from costmodels.comm.placement import (
     place_group,
     place_spaced_group,
 )
+from costmodels.comm.torus import links_apart
 from costmodels.layers.compute import optimizer_s
 from costmodels.layers.factor import distinct
 from costmodels.layers.kinds import kinds_of
@@ -773,7 +774,8 @@ def _wide(group: Group) -> Group:
     ranks, per_domain, n_domains, wire = (column[..., None] for column in columns)
     extra = group.extra_hop_s
     extra = extra[..., None] if isinstance(extra, np.ndarray) else extra
-    return Group(ranks, per_domain, n_domains, wire, group.tier[..., None], extra)
+    torus = group.torus and group.torus.each(lambda column: column[..., None])
+    return Group(ranks, per_domain, n_domains, wire, group.tier[..., None], extra, torus)
 
 
 def _wide_groups(groups: DataGroups) -> DataGroups:
@@ -854,7 +856,7 @@ def boundary_hops(
     ranks = _StageRanks(stride, pp, blocks, tuple(units))
     latencies, per_byte_s = (
         (inside_s, outside_s),
-        (1.0 / pool.accelerator.pair_bytes_per_s, *costs),
+        (links_apart(pool, stride) / pool.accelerator.pair_bytes_per_s, *costs),
     )
     if not isinstance(problem, Problems):
         return _boundary_hops(ranks, latencies, per_byte_s)

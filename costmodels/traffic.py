@@ -27,6 +27,7 @@ from costmodels.comm.fsdp import Units, alone_positions, grad_wire_bytes
 from costmodels.comm.fsdp import gathers as fsdp_gathers
 from costmodels.comm.placement import Group, place_group, tier_names
 from costmodels.comm.tensor_parallel import loss_calls, tensor_parallel_group, tp_collective_s
+from costmodels.comm.torus import TorusShare
 from costmodels.layers.compute import ForwardBackward
 from costmodels.layers.experts import (
     expert_rows,
@@ -124,6 +125,7 @@ class Place(NamedTuple):
     wire_bytes_per_s: float
     tier: int
     extra_hop_s: float
+    torus: TorusShare | None = None
 
     @property
     def group(self) -> Group:
@@ -135,6 +137,7 @@ class Place(NamedTuple):
             np.asarray(self.wire_bytes_per_s),
             np.asarray(self.tier, dtype=np.int32),
             self.extra_hop_s,
+            self.torus and self.torus.each(np.asarray),
         )
 
 
@@ -148,6 +151,7 @@ def _place(group: Group, *index: int) -> Place:
         group.wire_bytes_per_s[rows].item(),
         group.tier[rows].item(),
         np.asarray(group.extra_hop_s).item(),
+        group.torus and group.torus.each(lambda column: column[rows].item()),
     )
 
 

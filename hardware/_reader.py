@@ -21,6 +21,7 @@ from hardware.parts import (
     Platform,
     Provenance,
 )
+from hardware.torus import Torus
 
 Raw = Mapping[str, Any]
 Triple = tuple[float, float, float]
@@ -228,6 +229,17 @@ def _read_host(entry: _Entry, per_node: int) -> Host | None:
     return Host(link, memory / shared_by, rate / shared_by)
 
 
+def _read_torus(entry: _Entry) -> Torus | None:
+    """Return how chips are joined, where they are a torus; `value` is the number of axes."""
+    entry.used.add("torus")
+    if entry.raw.get("torus") is None:
+        return None
+    keys = ("ring_axis", "largest", "devices_per_chip")
+    n_axes = int(entry.figure("torus", "torus", extra=frozenset(keys)))
+    numbers = entry.raw["torus"]
+    return Torus(n_axes, *(int(numbers[key]) for key in keys if key in numbers))
+
+
 def read_accelerator(
     name: str,
     raw: Raw,
@@ -270,6 +282,7 @@ def read_accelerator(
         n_peer_links=_read_count(entry, "peer_links", "n_peer_links", 0),
         devices_per_node=per_node,
         host=_read_host(entry, per_node),
+        torus=_read_torus(entry),
         status=entry.status(),
     )
     entry.close()

@@ -9,6 +9,8 @@ pulling in a YAML reader.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from hardware.torus import Torus, slice_shape
+
 PROTOCOLS = ("ll", "ll128", "simple")
 """NCCL's three wire protocols, from lowest latency to highest bandwidth."""
 
@@ -107,6 +109,8 @@ class Accelerator:
     """A device's share of the host of the reference platform; None where it is not known."""
     status: str = "confirmed"
     """`assumed` for a part that is announced and that nobody has measured."""
+    torus: Torus | None = None
+    """How its chips are joined without switches (TPU); the ring rate is that of all its links."""
     power_limit_w: float = 0.0
     """What the board may draw where it is set below `tdp_w`; 0: all of that."""
 
@@ -130,7 +134,8 @@ class Accelerator:
     @property
     def pair_bytes_per_s(self) -> float:
         """What a pair of devices exchanges, one-way: one link of a mesh, else the ring rate."""
-        return self.ring_bytes_per_s / max(1, self.n_peer_links)
+        n_links = 2 * self.torus.n_axes if self.torus else self.n_peer_links
+        return self.ring_bytes_per_s / max(1, n_links)
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,6 +301,12 @@ class Pool:
         return replace(
             self, n_nodes=1, devices_per_node=n, scale_up_domain=domain, nics_per_node=ports
         )
+
+    @property
+    def slice_shape(self) -> tuple[int, ...]:
+        """Chips along the axes of a slice, the scale-up domain of a torus; () without one."""
+        torus = self.accelerator.torus
+        return slice_shape(torus, self.scale_up_domain) if torus else ()
 
     @property
     def nic_bytes_per_s(self) -> float:

@@ -92,6 +92,8 @@ def inside_bytes_per_s(group: Group, pool: Pool) -> Floats:
     group; pairs of a cube mesh that have two links.
     """
     part = pool.accelerator
+    if group.torus is not None:
+        return np.asarray(part.ring_bytes_per_s * group.torus.ring_frac)
     if not part.n_peer_links:
         return np.asarray(part.ring_bytes_per_s)
     domain, per_domain = pool.scale_up_domain, group.ranks_per_domain
@@ -370,6 +372,64 @@ class CollectiveAlgorithm:
         return np.where(is_run, self.seconds(message, group, pool), np.inf)
 
 
+def torus_all_gather_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of an all-gather (or reduce-scatter) on a torus, seconds.
+
+    t = base + hops + (g - 1)/g n / sum_axes B_axis + (k - 1) hop_out + (k - 1)/k n / B_wire
+
+    Bandwidth adds over the axes that a group has: two links of an axis that closes to a ring, one
+    of a line (docs/tpu.md). k slices exchange their parts over the data-centre network first.
+    Source: jax-ml/scaling-book, sharding.md. Left out: axes of unlike length, on which XLA may not
+    use all links at once; phases that overlap.
+    """
+    n, g, k = np.asarray(size_bytes, np.float64), group.ranks_per_domain, group.n_domains
+    assert group.torus is not None
+    near = pool.scale_up.ring_base_s[SIMPLE] + group.torus.hops * pool.scale_up.ring_hop_s[SIMPLE]
+    near = np.where(g > 1, near + (g - 1) / g * n / inside_bytes_per_s(group, pool), 0.0)
+    hop = pool.nic.ring_hop_s[SIMPLE] + group.extra_hop_s
+    far = pool.nic.ring_base_s[SIMPLE] + (k - 1) * hop + (k - 1) / k * n / group.wire_bytes_per_s
+    return np.asarray(near + np.where(k > 1, far, 0.0))
+
+
+def torus_all_reduce_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of an all-reduce on a torus, seconds: reduce-scatter, then all-gather.
+
+    t = 2 t_all-gather. Source: jax-ml/scaling-book, sharding.md.
+    """
+    return np.asarray(2.0 * torus_all_gather_s(size_bytes, group, pool))
+
+
+def torus_broadcast_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
+    """Return the time of a broadcast or a reduce on a torus, seconds: n/B in place of (g - 1)/g.
+
+    Every part goes down another of the axes first. Never below an all-gather's time.
+    """
+    n, g = np.asarray(size_bytes, np.float64), group.ranks_per_domain
+    rest = np.where(g > 1, n / g / inside_bytes_per_s(group, pool), 0.0)
+    return np.asarray(torus_all_gather_s(n, group, pool) + rest)
+
+
+def torus_all_to_all_s(exchange: AllToAllBytes, group: Group, pool: Pool) -> Floats:
+    """Return the time of an all-to-all on a torus, seconds.
+
+    t = base + hops + max( inside bytes / (f_in B_bisection), outside bytes / (f_out B_wire) )
+
+    A ring of d chips, two links each, is crossed in the mean by d/4 hops: a quarter of the time of
+    an all-gather of all that is sent. The longest axis of a group decides, of a line d/2 hops.
+    Source: jax-ml/scaling-book, sharding.md. Left out: uneven loads of links.
+    """
+    share = group.torus
+    assert share is not None
+    near = exchange.inside_frac * pool.accelerator.ring_bytes_per_s * share.exchange_frac
+    wire = group.wire_bytes_per_s / group.ranks_per_domain
+    outside = exchange.outside_bytes / (exchange.outside_frac * wire)
+    hops = share.hops * pool.scale_up.ring_hop_s[SIMPLE]
+    hop = pool.nic.ring_hop_s[SIMPLE] + group.extra_hop_s
+    hops = hops + np.where(group.n_domains > 1, (group.n_domains - 1) * hop, 0.0)
+    base = pool.scale_up.ring_base_s[SIMPLE] + hops
+    return np.asarray(base + np.maximum(exchange.inside_bytes / near, outside))
+
+
 def _gathers(operation: str) -> tuple[CollectiveAlgorithm, ...]:
     """Return the algorithms of an all-gather or, the same in reverse, a reduce-scatter."""
     name, title, needs = "logarithmic", "recursive doubling", "one rank in each domain"
@@ -414,6 +474,21 @@ _BUILT_IN = (
     CollectiveAlgorithm("direct", "scatter", "direct", direct_gather_s),
 )
 
+_ON_TORUS = {
+    operation: {"torus": CollectiveAlgorithm("torus", operation, "torus", seconds)}
+    for operation, seconds in (
+        ("all-reduce", torus_all_reduce_s),
+        ("all-gather", torus_all_gather_s),
+        ("reduce-scatter", torus_all_gather_s),
+        ("all-to-all", torus_all_to_all_s),
+        ("broadcast", torus_broadcast_s),
+        ("reduce", torus_broadcast_s),
+        ("gather", torus_all_gather_s),
+        ("scatter", torus_all_gather_s),
+    )
+}
+"""The algorithms of groups on a torus, in place of all others."""
+
 ALGORITHMS: dict[str, dict[str, CollectiveAlgorithm]] = {}
 """The algorithms of each of the eight collectives, by name (`register_algorithm`)."""
 
@@ -441,6 +516,10 @@ def temporary_algorithm(algorithm: CollectiveAlgorithm) -> Iterator[CollectiveAl
         del ALGORITHMS[algorithm.operation][algorithm.name]
 
 
+def _algorithms(collective: str, group: Group) -> dict[str, CollectiveAlgorithm]:
+    return (ALGORITHMS if group.torus is None else _ON_TORUS)[collective]
+
+
 def _message(operation: str, message: Message, group: Group) -> ArrayLike | AllToAllBytes:
     """Return what an algorithm is priced by: an all-to-all by its `AllToAllBytes`."""
     if operation != "all-to-all" or isinstance(message, AllToAllBytes):
@@ -454,7 +533,7 @@ def collective_s(collective: str, message: Message, group: Group, pool: Pool) ->
     Nothing for zero bytes: ranks that hold none of what is shared call nothing.
     """
     message = _message(collective, message, group)
-    all_times = (x.times_s(message, group, pool) for x in ALGORITHMS[collective].values())
+    all_times = (x.times_s(message, group, pool) for x in _algorithms(collective, group).values())
     times = [one for one in all_times if one is not None]
     if isinstance(message, AllToAllBytes):
         is_sent = message.inside_bytes + message.outside_bytes > 0
@@ -470,11 +549,12 @@ def chosen_algorithm(
     collective: str, message: Message, group: Group, pool: Pool
 ) -> CollectiveAlgorithm:
     """Return the fastest algorithm for one message and group; of equal ones the first by name."""
+    algorithms = _algorithms(collective, group)
     times = {
         name: float(np.asarray(algorithm.time_s(message, group, pool)).reshape(-1)[0])
-        for name, algorithm in ALGORITHMS[collective].items()
+        for name, algorithm in algorithms.items()
     }
-    return ALGORITHMS[collective][min(times, key=lambda name: (times[name], name))]
+    return algorithms[min(times, key=lambda name: (times[name], name))]
 
 
 def point_to_point_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
@@ -483,5 +563,8 @@ def point_to_point_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     outside = group.n_domains > 1
     wire = group.wire_bytes_per_s / group.ranks_per_domain
     latency = np.where(outside, pool.nic.p2p_latency_s, pool.scale_up.p2p_latency_s)
-    link = np.where(outside, wire, pool.accelerator.pair_bytes_per_s)
+    near: ArrayLike = pool.accelerator.pair_bytes_per_s
+    if group.torus is not None:
+        near = near / group.torus.links_apart
+    link = np.where(outside, wire, near)
     return np.where(group.n_ranks > 1, latency + n / link, 0.0)

@@ -1,12 +1,13 @@
 """Where the ranks of a process group sit: in how many domains, across which tiers."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from costmodels.comm.torus import TorusShare, torus_share
 from hardware.parts import Fabric, Pool, Tier, used_tiers
 
 Floats = NDArray[np.float64]
@@ -31,6 +32,8 @@ class Group:
     tier: NDArray[np.int32]
     """0: inside the scale-up domain; 1 + i: traffic climbs into tier i of the fabric."""
     extra_hop_s: Floats | float = 0.0
+    torus: TorusShare | None = None
+    """What the group has of its slice's links; None without a torus."""
 
     def take(self, rows: NDArray[np.intp]) -> "Group":
         """Return the groups at `rows` of the first axis."""
@@ -41,6 +44,7 @@ class Group:
             self.wire_bytes_per_s[rows],
             self.tier[rows],
             self.extra_hop_s,
+            self.torus and self.torus.each(lambda column: column[rows]),
         )
 
     def of_shapes(self, index: NDArray[np.intp]) -> "Group":
@@ -52,6 +56,7 @@ class Group:
             self.wire_bytes_per_s.take(index, axis=-1),
             self.tier.take(index, axis=-1),
             self.extra_hop_s,
+            self.torus and self.torus.each(lambda column: column.take(index, axis=-1)),
         )
 
 
@@ -172,6 +177,11 @@ def place_spaced_group(spacing: RankSpacing, pool: Pool, fabric: Fabric) -> Grou
         extra,
     )
     tiers = used_tiers(fabric, pool)
+    if pool.slice_shape:
+        group = _placed(columns, tiers, figures)
+        run, step, copies, apart = np.broadcast_arrays(*columns)
+        share = torus_share((run, step), (copies, apart), group.ranks_per_domain, pool)
+        return replace(group, torus=share)
     few = sum(column.size for column in columns) <= MOST_KNOWN
     if not few or any(isinstance(figure, np.ndarray) for figure in figures):
         return _placed(columns, tiers, figures)

@@ -7,6 +7,8 @@ from costmodels.optimizers.groups import kinds_without_matrices, needs_groups
 from costmodels.precision import numerics_fault
 from costmodels.problem import Problem
 from costmodels.tuning.targets import ADAPTED_MIXERS
+from hardware.parts import Pool
+from hardware.torus import Torus, slice_shape
 from planner.errors import SearchError, UsageError
 from planner.option_names import command, joined, option
 from planner.solver.options import SolveOptions
@@ -15,15 +17,15 @@ from searches.frameworks.table import schedule_runs
 from searches.options import TEXT_AXES
 
 NO_FRAMEWORK = {
-    "Google": "TPUs run XLA programs (MaxText); no stack profile and no emitter knows them, and "
-    "neither the latency of ICI nor the mapping of groups to the axes of the torus is known",
+    "Google": "how the chips of this part are joined is not known",
     "AWS": "Trainium runs the Neuron SDK; no stack profile and no emitter knows it, and the "
     "latency of NeuronLink is not published",
     "Intel": "Gaudi runs SynapseAI; no stack profile and no emitter knows it",
     "Huawei": "Ascend runs CANN; no stack profile and no emitter knows it, and the figures of its "
     "links come from the press",
 }
-"""Vendors whose parts are in the catalogue without what a plan needs, and what is missing."""
+"""Vendors whose parts are in the catalogue without what a plan needs, and what is missing; their
+parts with a known torus are modelled."""
 
 UNEVEN_LINKS = {"xgmi3": "the two dies of a module have more links between them than to others"}
 """Links, by catalogue name, that join a domain with neither a switch nor equal ones between all
@@ -101,10 +103,35 @@ def _tuning_faults(problem: Problem) -> Iterator[tuple[str, str]]:
         )
 
 
+def _check_torus(pool: Pool, torus: Torus) -> None:
+    """Raise `SearchError` for a slice that does not exist, or a chip of several devices."""
+    part = pool.accelerator
+    if torus.devices_per_chip > 1:
+        raise SearchError(
+            f"{part.name}: each of its chips is {torus.devices_per_chip} devices of JAX, whose"
+            " links to each other are not modelled in this version",
+            "use tpu-v5p or tpu-v6e",
+            "cluster",
+            code="not-modelled",
+        )
+    if not pool.slice_shape:
+        known = [n for n in range(1, pool.n_devices + 1) if slice_shape(torus, n)]
+        sizes = [n for n in known if pool.n_devices % n == 0]
+        raise SearchError(
+            f"{part.name}: no slice has {pool.scale_up_domain} chips",
+            f"set scale_up_domain to chips of a slice, such as {sizes[-1]}, or use"
+            f" {known[-1]} chips in one",
+            "cluster",
+            code="not-modelled",
+        )
+
+
 def check_problem(problem: Problem) -> None:
     """Raise `SearchError` for hardware or a recipe that this version does not model."""
     part, job = problem.pool.accelerator, problem.job
-    if part.vendor in NO_FRAMEWORK:
+    if part.torus:
+        _check_torus(problem.pool, part.torus)
+    elif part.vendor in NO_FRAMEWORK:
         raise SearchError(
             f"{part.name}: {part.vendor} parts are not modelled in this version: "
             f"{NO_FRAMEWORK[part.vendor]}",
