@@ -47,7 +47,7 @@ def searched_inputs(
     inputs = read_inputs(model, cluster, request.overrides, request.pool)
     options = request.over(SolveRequest.of_section(inputs[0].search)).options()
     check_options(options)
-    options, _ = of_able_framework(inputs[0], options)
+    options, _ = of_able_framework(*inputs, options)
     options, _ = anchored_options(options, request.reference)
     return *inputs, options
 

@@ -16,21 +16,33 @@ from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import unequal_groups
 from searches.device_counts import device_counts, on_devices
 from searches.frameworks.carried import able_frameworks, foreign_kinds
-from searches.frameworks.registry import DEFAULT, framework_rules, searched_frameworks
+from searches.frameworks.registry import ANY, DEFAULT, framework_rules, searched_frameworks
 
 BOTH_SIDES = ("bidirectional", "bidirectional-window", "encoder")
 """Mixers of encoders."""
 
 
 def of_able_framework(
-    model: ModelInput, options: SolveOptions
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions
 ) -> tuple[SolveOptions, tuple[str, ...]]:
-    """Return the options, of an encoder with a framework that has its layers, and what to say.
+    """Return the options, with a framework that runs the job where none is named, and what to say.
 
-    Where neither framework nor stack is named, and the first of the usual frameworks, whose prices
-    plans have, lacks layers of an encoder. Without one that has them the options stay.
+    Where neither framework nor stack is named: on accelerators that the usual frameworks do not
+    run on, the first that does; of an encoder whose layers the first of the usual ones, whose
+    prices plans have, lacks, one that has them. Without such a one the options stay. Plans of
+    `any` are priced as that first one runs them.
     """
     usual = searched_frameworks(DEFAULT)
+    vendor = cluster.cluster.pools[0].accelerator.vendor
+    on_vendor = searched_frameworks(DEFAULT, vendor)
+    if on_vendor != usual and not options.stack:
+        own = framework_rules(on_vendor[0])
+        if options.framework == DEFAULT:
+            runs = f"{own.title} runs on accelerators of {vendor}"
+            note = f"framework {own.name}: {runs}, of which no run was measured: wide intervals"
+            return replace(options, framework=own.name), (note,)
+        if options.framework == ANY:
+            return replace(options, stack=default_stack(ANY, vendor)), ()
     record = framework_rules(usual[0])
     lacking = foreign_kinds(record, model.shape)
     named = options.framework != DEFAULT or options.stack

@@ -102,7 +102,7 @@ def solve(
         stop = either(stop, lambda: time.monotonic() - start > limit_s)
     if request.pool:
         inputs = inputs[0], inputs[1].pool(request.pool)
-    options, chosen = of_able_framework(inputs[0], options)
+    options, chosen = of_able_framework(*inputs, options)
     options, notes = anchored_options(options, request.reference)
     command = SolveCommand(
         *source_names(model, cluster),

@@ -6,7 +6,7 @@ from searches.frameworks.registry import BUILT_IN
 FRAMEWORK = Framework(
     rules=BUILT_IN["maxtext"],
     emitter="planner.frameworks.maxtext.emitter:maxtext_files",
-    stack="torchtitan",
+    stack="maxtext",
     run_formats="planner.frameworks.maxtext.formats:RUN_FORMATS",
     settings={"": "planner.frameworks.maxtext.settings:maxtext_settings"},
     joint=": ",

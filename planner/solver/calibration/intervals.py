@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from planner.solver.calibration.file import Calibration, load_calibration, rounded
+from searches.frameworks.registry import GPU_VENDORS
 
 Floats = NDArray[np.float64]
 Interval = tuple[float, float]
@@ -105,8 +106,10 @@ def evidence_for(problem: Problem, calibration: Calibration) -> str:
     if calibration.anchored:
         return ANCHORED_WELL if len(calibration.anchored_by) >= 3 else ANCHORED
     stack, part = problem.stack, problem.pool.accelerator
-    # The class of a stack has fitted values too: those that an unseen stack starts from.
+    # The class of a stack has fitted values too: those that an unseen stack starts from. On
+    # devices of another kind a stack is another program.
     has_stack = stack.name != stack.kind and _has(f"stack.{stack.name}.", calibration)
+    has_stack = has_stack and part.vendor in GPU_VENDORS
     has_part = _has(f"generation.{part.generation}.", calibration)
     if is_quantized(problem):
         has_part = has_part and f"generation.{part.generation}.fp8_gain" in calibration.values

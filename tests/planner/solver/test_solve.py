@@ -582,11 +582,11 @@ def test_evaluate_asks_for_the_pool(pool: str, part: str) -> None:
 
 
 def test_a_pool_that_is_not_modelled_is_left_out_and_named() -> None:
-    pools = [*TWO_POOLS["pools"][:1], {"name": "chips", "accelerator": "tpu-v5p", "nodes": 4}]
+    pools = [*TWO_POOLS["pools"][:1], {"name": "chips", "accelerator": "trainium2", "nodes": 4}]
     result = planner.solve("llama3-8b", {"pools": pools}, top=2)
     assert {p.pool for p in result.plans} == {"old"}
-    assert result.notes[0].startswith("pool chips is left out: tpu-v5p: Google parts")
-    with pytest.raises(SearchError, match="Google parts"):
+    assert result.notes[0].startswith("pool chips is left out: trainium2: AWS parts")
+    with pytest.raises(SearchError, match="AWS parts"):
         planner.solve("llama3-8b", {"pools": pools[1:]})
 
 
