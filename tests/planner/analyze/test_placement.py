@@ -182,16 +182,22 @@ def test_every_framework_numbers_its_ranks_alike(
         pp = 1
     if "data" in order.dense:
         shard = 0  # DeepSpeed has no such replicas
+    if "expert" in order.dense:
+        ep = 1  # MaxText has experts inside of tensor parallelism (docs/tpu.md)
     n = tp * pp * cp * dp
     plan = spread_layout(n, tp, pp, cp, ep, zero=1, shard=shard)
     found = groups_of(plan, MIXTRAL_8X7B)
     replicas = dp * cp // plan.dp_shard
     sizes = {"pp": pp, "pipe": pp, "dp": dp, "data": dp, "cp": cp, "sequence": cp, "sp": 1}
+    sizes |= {"fsdp": dp, "context": cp, "tensor_sequence": tp, "expert": 1}
+    if "fsdp" in order.dense:
+        sizes["data"] = 1
     sizes |= {"tp": tp, "model": tp, "dp_replicate": replicas, "dp_shard": dp // replicas}
     dense = {name: sizes[name] for name in order.dense.split()}
     assert math.prod(dense.values()) == n
-    tensor, context = {"tp", "model"} & set(dense), {"cp", "sequence"} & set(dense)
-    data = {"dp", "data", "dp_replicate", "dp_shard"} & set(dense)
+    tensor = {"tp", "model", "tensor_sequence"} & set(dense)
+    context = {"cp", "sequence", "context"} & set(dense)
+    data = {"dp", "data", "dp_replicate", "dp_shard", "fsdp"} & set(dense)
     assert brute_force(dense, tensor) == found["tp"]
     assert brute_force(dense, context) == found["cp"]
     assert brute_force(dense, data) == found["dp"]

@@ -585,7 +585,7 @@ def test_a_pool_that_is_not_modelled_is_left_out_and_named() -> None:
     pools = [*TWO_POOLS["pools"][:1], {"name": "chips", "accelerator": "trainium2", "nodes": 4}]
     result = planner.solve("llama3-8b", {"pools": pools}, top=2)
     assert {p.pool for p in result.plans} == {"old"}
-    assert result.notes[0].startswith("pool chips is left out: trainium2: AWS parts")
+    assert result.notes[0].startswith("pool chips is left out: trainium2-96gb: AWS parts")
     with pytest.raises(SearchError, match="AWS parts"):
         planner.solve("llama3-8b", {"pools": pools[1:]})
 

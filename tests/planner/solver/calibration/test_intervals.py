@@ -50,6 +50,7 @@ def problem(
     stack: str = "nanotron",
     generation: str = "hopper",
     quantized: str = "",
+    vendor: str = "NVIDIA",
 ) -> Any:
     """Return what a regime looks at."""
     return SimpleNamespace(
@@ -57,7 +58,8 @@ def problem(
         shape=SimpleNamespace(n_experts=experts),
         stack=SimpleNamespace(name=stack, kind="eager"),
         pool=SimpleNamespace(
-            scale_up_domain=domain, accelerator=SimpleNamespace(generation=generation)
+            scale_up_domain=domain,
+            accelerator=SimpleNamespace(generation=generation, vendor=vendor),
         ),
     )
 
@@ -97,6 +99,8 @@ def test_evidence_needs_stack_and_devices_in_the_calibration() -> None:
     # Neither: it resembles nothing that was measured.
     assert evidence_for(problem(stack="torchtitan", generation="blackwell"), found) == "unlike"
     assert evidence_for(problem(stack="eager", generation="blackwell"), found) == "unlike"
+    # A stack on devices of another kind than those it was fitted on is another program.
+    assert evidence_for(problem(generation="tpu", vendor="Google"), found) == "unlike"
     for runs, evidence in ((1, "anchored-1"), (2, "anchored-1"), (3, "anchored-3")):
         by = tuple("abc"[:runs])
         assert evidence_for(problem(), found.with_anchors(1.1, 1.1, 1.1, by)) == evidence
