@@ -50,6 +50,7 @@ from service.rest.operations import (
     no_such_path,
     operation_of,
 )
+from service.rest.responses import check_headers
 from service.settings.serving import PublicAddress, is_own_name
 from service.telemetry import logs
 from service.telemetry.audit import outcome_of
@@ -208,6 +209,7 @@ class Rest:
             )
         if operation is None:
             raise no_such_path(method, path)
+        check_headers(operation, exchange.headers)
         if method == "POST":
             exchange.body = await self._bodies.read(exchange, receive)
             call = CALL_OF_PATH.get(path)

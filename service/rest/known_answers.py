@@ -29,6 +29,7 @@ _NOT_HERE = (
     b"content-encoding",
     b"idempotency-key",
     b"origin",
+    b"planner-labels",
     b"planner-priority",
     b"prefer",
     b"transfer-encoding",

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from service.access.caller import Caller, CallerLeft
 from service.engine import CallAnswer
 from service.handlers.problems import malformed, refused
-from service.http.exchange import JSON, HttpExchange, etag_matches, wait_s
+from service.http.exchange import JSON, HttpExchange, Operation, etag_matches, wait_s
 from service.jobs.records import JobView
+from service.rest.operations import KEY
 
 Done = TypeVar("Done")
 
@@ -63,6 +64,20 @@ def request_query(request: Request) -> dict[str, str]:
             choices = f"it is none of {', '.join(known)}" if known else "there are none here"
             raise malformed(name[:40], f"the parameter {name[:40]!r}: {choices}")
     return {name: values[0] for name, values in result.items()}
+
+
+def check_headers(operation: Operation, headers: Mapping[bytes, bytes]) -> None:
+    """Raise `Refusal` 400 for a header that is longer than the operation says.
+
+    All but `Idempotency-Key`, which is refused with a code of its own where it is read.
+    """
+    for parameter in operation.parameters:
+        most = parameter.schema.get("maxLength") if parameter.where == "header" else None
+        if most is not None and parameter is not KEY:
+            n_chars = len(headers.get(parameter.name.lower().encode(), b""))
+            if n_chars > most:
+                detail = f"{parameter.name}: {n_chars} characters; give at most {most}"
+                raise malformed(parameter.name, detail)
 
 
 def query_flag(query: Mapping[str, str], name: str) -> bool:
