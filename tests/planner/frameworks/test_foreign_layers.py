@@ -17,11 +17,12 @@ from planner.render.document import text_of
 from planner.solver.solve import evaluate, solve
 from planner.specs.loader import load_model, model_from_dict
 from searches.frameworks.carried import foreign_kinds
-from searches.frameworks.registry import FrameworkRules, framework_names
+from searches.frameworks.registry import FrameworkRules, framework_names, framework_rules
 from searches.frameworks.table import refusals, rules_by_code
 from service.handlers.calls import call
 from tests.planner.command import run_here
 
+OF_NVIDIA = tuple(x for x in framework_names() if "NVIDIA" in framework_rules(x).vendors)
 CLUSTER = "h100-x8"
 PINS = {"tp": 1, "pp": 1, "zero": 3, "mbs": 1, "recompute": "full"}
 ABLE = "fsdp2"
@@ -65,7 +66,7 @@ def test_every_framework_but_the_one_that_has_it_refuses(document: dict[str, Any
     "framework",
     [
         pytest.param(name, marks=[] if name == ABLE else pytest.mark.slow)
-        for name in ("default", *framework_names())
+        for name in ("default", *OF_NVIDIA)
     ],
 )
 def test_the_search_of_a_framework_without_it_finds_nothing_and_says_why(
