@@ -22,6 +22,9 @@ class Case:
 
 NOT_RUN = {
     "bridge": "its recipes import Transformer Engine, which has no build for a CPU; the model, the"
-    " groups and the schedules are megatron-core's, and its parser checks the recipe"
+    " groups and the schedules are megatron-core's, and its parser checks the recipe",
+    "primus": "its Megatron-LM is a commit that no package index holds; scripts/check_primus asks"
+    " its parser",
+    "maxtext": "it needs Python 3.12 and JAX; scripts/check_maxtext --train runs it",
 }
 """Frameworks whose files no smoke run starts, and why."""
