@@ -27,16 +27,16 @@ def of_able_framework(
 ) -> tuple[SolveOptions, tuple[str, ...]]:
     """Return the options, with a framework that runs the job where none is named, and what to say.
 
-    Where neither framework nor stack is named: on accelerators that the usual frameworks do not
-    run on, the first that does; of an encoder whose layers the first of the usual ones, whose
-    prices plans have, lacks, one that has them. Without such a one the options stay. Plans of
-    `any` are priced as that first one runs them.
+    Where neither framework nor stack is named: where no pool has accelerators that the usual
+    frameworks run on, the first that does; of an encoder whose layers the first of the usual
+    ones, whose prices plans have, lacks, one that has them. Without such a one the options stay.
+    Plans of `any` are priced as that first one runs them.
     """
     usual = searched_frameworks(DEFAULT)
-    vendor = cluster.cluster.pools[0].accelerator.vendor
-    on_vendor = searched_frameworks(DEFAULT, vendor)
-    if on_vendor != usual and not options.stack:
-        own = framework_rules(on_vendor[0])
+    vendors = {pool.accelerator.vendor for pool in cluster.cluster.pools}
+    found = {searched_frameworks(DEFAULT, vendor) for vendor in vendors}
+    if len(found) == 1 and usual not in found and not options.stack:
+        own, vendor = framework_rules(found.pop()[0]), min(vendors)
         if options.framework == DEFAULT:
             runs = f"{own.title} runs on accelerators of {vendor}"
             note = f"framework {own.name}: {runs}, of which no run was measured: wide intervals"

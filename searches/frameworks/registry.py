@@ -71,7 +71,7 @@ class FrameworkRules:
     """Where its switches stand with their flags by release, `module:attribute`
     (`searches.frameworks.switches`)."""
     vendors: tuple[str, ...] = GPU_VENDORS
-    """Whose accelerators it runs on (`AcceleratorSpec.vendor`)."""
+    """Whose accelerators it runs on (`hardware.parts.Accelerator.vendor`)."""
     is_pinned: bool = False
     """Whether the release is one that the user named."""
 

@@ -57,8 +57,6 @@ MODELS_OF: dict[str, dict[str, Document]] = {
     "torchtune": {"llama": {**WIDER, "gated": True, "tied": False}}
 }
 """Small models of tools that have not the layers of all; wide enough for torchao's NF4."""
-HALVES = {"bf16": "bf16", "fp16": "fp16"}
-"""The half precision beside weights in fp32, by the precision of a job."""
 MOST_TRIES = 600
 """Jobs drawn for one that the tool can say, before the sampler gives up."""
 
@@ -229,9 +227,16 @@ def wants(sample: TunedSample) -> Document:
         "packing": data.packing if data and data.packing != "none" else "none",
         "recomputes": layout.recompute == "full",
         "reference": reference_of(job),
-        "half": "bf16" if job.recipe.is_narrow else HALVES.get(job.precision, ""),
+        "half": half_of(job),
         **adapters,
     }
+
+
+def half_of(job: TrainingJob) -> str:
+    """Return the half precision that a job computes in; empty where it is another."""
+    if job.recipe.is_narrow:
+        return "bf16"
+    return job.precision if job.precision in ("bf16", "fp16") else ""
 
 
 def reference_of(job: TrainingJob) -> str:

@@ -10,6 +10,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from hardware.catalogue import UnknownPartError, load_catalogue
 from planner.frameworks.runs.format import RunFile
 from planner.frameworks.shell.marks import unmarked
 from planner.frameworks.shell.script import read_script
@@ -20,8 +21,6 @@ _MODULE = re.compile(
 _FILE = re.compile(
     r"(?:^|[\s/])(?:MaxText|maxtext)/(?:trainers/pre_train/)?train\.py\s+(.*)", re.S
 )
-_DEVICES_OF_CHIP = {"tpu7x": 2}
-"""Devices that JAX sees in a chip, where it is not one."""
 _CORES_OF_NAME = {"v4": 2, "v5p": 2}
 """Cores of a chip in names such as v5p-256, which count cores; a chip is one device."""
 
@@ -138,8 +137,17 @@ def slice_devices(kind: str) -> int | None:
         return None
     sizes = [int(part) for part in match[2].split("x")]
     if len(sizes) > 1:
-        return math.prod(sizes) * _DEVICES_OF_CHIP.get(match[1], 1)
+        return math.prod(sizes) * _devices_of_chip(match[1])
     return sizes[0] // _CORES_OF_NAME.get(match[1], 1)
+
+
+def _devices_of_chip(name: str) -> int:
+    """Return the devices that JAX shows of a chip; 1 of one that the catalogue has not."""
+    try:
+        torus = load_catalogue().accelerator(name).torus
+    except UnknownPartError:
+        return 1
+    return torus.devices_per_chip if torus else 1
 
 
 def _of_manifest(text: str) -> tuple[int | None, int]:
@@ -151,5 +159,5 @@ def _of_manifest(text: str) -> tuple[int | None, int]:
     if not topology:
         return None, n_slices
     chips = math.prod(int(part) for part in topology[1].split("x"))
-    of_chip = _DEVICES_OF_CHIP.get(kind[1] if kind else "", 1)
+    of_chip = _devices_of_chip(kind[1] if kind else "")
     return chips * of_chip * n_slices, n_slices
