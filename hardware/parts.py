@@ -336,9 +336,27 @@ def used_tiers(fabric: Fabric, pool: Pool) -> tuple[Tier, ...]:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolLink:
+    """What joins two pools of a cluster: halls, sites, or the top of their common fabric."""
+
+    pools: tuple[str, str]
+    """Names of the two pools, in either order."""
+    bytes_per_s: float
+    """What all flows between the two pools share, one-way."""
+    latency_s: float
+    """Fixed time of one message between them."""
+    price_per_byte: float = 0.0
+    """US dollars for a byte that crosses, in either direction; 0 where it is free."""
+    is_wan: bool = False
+    """The pools are at different places: messages leave the site."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cluster:
-    """An inventory: pools of nodes on one fabric. A plan uses one pool."""
+    """An inventory: pools of nodes on one fabric. A plan uses one pool, unless it joins several."""
 
     name: str
     pools: tuple[Pool, ...]
     fabric: Fabric
+    links: tuple[PoolLink, ...] = ()
+    """Between pools that the fabric does not join as it joins its own nodes."""
