@@ -15,6 +15,7 @@ class MixedStage:
     layers: int
     recompute: str
     """`none`, `selective` (the attention core) or `full` (every layer of the stage)."""
+    ep: int = 1
 
     @property
     def n_devices(self) -> int:
@@ -92,7 +93,7 @@ class MixedPlan:
 
         Such a plan is one rectangular grid of ranks, as Megatron-LM lays them out.
         """
-        degrees = {(stage.tp, stage.cp) for stage in self.stages}
+        degrees = {(stage.tp, stage.cp, stage.ep) for stage in self.stages}
         shares = {(kind.mbs, kind.n_sequences / kind.n_pipelines) for kind in self.kinds}
         splits = {tuple(stage.layers for stage in kind.stages) for kind in self.kinds}
         return len(degrees) == len(shares) == len(splits) == 1

@@ -71,11 +71,7 @@ class MixedPrice:
 
 def table_of(problem: MixedProblem, stage: MixedStage, mbs: int) -> StageTable:
     """Return what layers cost on a stage; `KeyError` for one that the problem has no table of."""
-    key = (stage.pool, stage.tp, stage.cp, mbs, stage.recompute)
-    for x in problem.tables:
-        if (x.pool, x.tp, x.cp, x.mbs, x.recompute) == key:
-            return x
-    raise KeyError(f"no table of {key}")
+    return problem.by_key[stage.pool, stage.tp, stage.cp, stage.ep, mbs, stage.recompute]
 
 
 def hop_s(
@@ -263,7 +259,7 @@ def _kind_price(
                 other_bytes=table.fixed_bytes + table.working_bytes.of(start, end),
                 sync_s=sync_times_s(problem, table, d, grads, weights),
                 exchange_s=exchanged_s[r],
-                update_s=table.update_s.of(start, end) / share,
+                update_s=table.update_s.of(start, end) / share + table.clear_s.of(start, end),
             )
         )
         start = end

@@ -5,11 +5,14 @@ Tables may come of the cost model (`mixed.layer_tables`) or of profiles that som
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+TableKey = tuple[int, int, int, int, int, str]
+"""Pool, tp, cp, ep, micro-batch, recomputation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +72,11 @@ class StageTable:
     """Weights on the wire of one gather."""
     update_s: Prefix
     """Optimizer of one pipeline, which ZeRO 1 divides by the pipelines of a kind."""
+    clear_s: Prefix
+    """Setting gradients to zero, which nothing divides."""
     message_bytes: float
     """What a device of the stage sends to the next stage for one micro-batch."""
+    ep: int = 1
     pipelines_multiple: int = 1
     """The pipelines of a kind are a multiple of this: expert-parallel groups span as many."""
     tied_bytes: float = 0.0
@@ -80,6 +86,11 @@ class StageTable:
     def n_devices(self) -> int:
         """Devices of one stage of one pipeline."""
         return self.tp * self.cp
+
+    @property
+    def key(self) -> TableKey:
+        """What tells tables apart."""
+        return self.pool, self.tp, self.cp, self.ep, self.mbs, self.recompute
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +130,7 @@ class LinkFacts:
     price_per_byte: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class MixedProblem:
     """One job on several pools."""
 
@@ -138,3 +149,8 @@ class MixedProblem:
     def link(self, first: int, second: int) -> LinkFacts:
         """Return the link between two pools."""
         return self.links[min(first, second), max(first, second)]
+
+    @cached_property
+    def by_key(self) -> dict[TableKey, StageTable]:
+        """The tables by pool, tp, cp, ep, micro-batch and recomputation."""
+        return {x.key: x for x in self.tables}

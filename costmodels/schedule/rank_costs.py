@@ -213,12 +213,26 @@ class RankCosts:
         return self.n_micro * slowest + (float(times.sum()) - slowest) / self.vpp
 
 
-def rank_costs(
-    problem: Problem, layouts: Sequence[Layout], layers: LayerTable | None = None
-) -> list[RankCosts]:
-    """Return the costs of the ranks of each layout, whatever its split and `recompute_layers`.
+@dataclass(frozen=True, slots=True)
+class PricedRanks:
+    """Ranks of some layouts that hold what `_held_rows` says, priced.
 
-    Layouts with `recompute` `selective` recompute so; the others `full`, as far as they recompute.
+    Arrays are `(n_layouts, most pp, n_rows)`; ranks beyond the pp of a layout repeat its last.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+    memory_bytes: dict[str, Floats]
+    """By term."""
+    params: Floats
+    """Trained parameters on a device, routed experts included."""
+
+
+def priced_ranks(
+    problem: Problem, layouts: Sequence[Layout], layers: LayerTable | None = None
+) -> PricedRanks:
+    """Return ranks of each layout that hold what `_held_rows` says, with times and memory.
+
     Raises ValueError for a schedule that is not one of `SCHEDULES`.
     """
     for layout in layouts:
@@ -257,10 +271,30 @@ def rank_costs(
         rows, kinds, recomputed.T, others_again if others else None, is_linear=True
     )
     times = stage_times(priced)
-    by_rank = (times.forward_s + times.backward_s).T.reshape(size)
-    terms = memory_terms(priced)
-    memory = np.asarray(sum(terms.values())).T.reshape(size)
-    in_flight = (terms["activations"] + terms["fragmentation"]).T.reshape(size)
+    params = priced.shapes.params
+    if priced.shapes.experts:
+        params = params + priced.shapes.experts.params
+    return PricedRanks(
+        forward_s=times.forward_s.T.reshape(size),
+        backward_s=times.backward_s.T.reshape(size),
+        memory_bytes={k: x.T.reshape(size) for k, x in memory_terms(priced).items()},
+        params=params.reshape(size),
+    )
+
+
+def rank_costs(
+    problem: Problem, layouts: Sequence[Layout], layers: LayerTable | None = None
+) -> list[RankCosts]:
+    """Return the costs of the ranks of each layout, whatever its split and `recompute_layers`.
+
+    Layouts with `recompute` `selective` recompute so; the others `full`, as far as they recompute.
+    Raises ValueError for a schedule that is not one of `SCHEDULES`.
+    """
+    ranks = priced_ranks(problem, layouts, layers)
+    by_rank = ranks.forward_s + ranks.backward_s
+    terms = ranks.memory_bytes
+    memory = np.asarray(sum(terms.values()))
+    in_flight = terms["activations"] + terms["fragmentation"]
     figures = (
         _RankFigures(*(y[i, : x.pp] for y in (by_rank, memory, in_flight)))
         for i, x in enumerate(layouts)
@@ -282,7 +316,7 @@ def _costs(layout: Layout, figures: _RankFigures, shape: ModelShape) -> RankCost
     flags = other_kinds(shape.layer_sequence)
     before = tuple(tuple(accumulate(map(int, x), initial=0)) for x in flags)
     times, memory = figures.times_s, figures.memory_bytes
-    each_s, each_bytes = _differences(times), _differences(memory)
+    each_s, each_bytes = count_differences(times), count_differences(memory)
     # Without layers; interior ranks of the same layers leave the ends' own times.
     empty_s = times[:, 0] - each_s[0]
     code = PLAN_SCHEDULES.index(layout.schedule)
@@ -302,15 +336,18 @@ def _costs(layout: Layout, figures: _RankFigures, shape: ModelShape) -> RankCost
         each_bytes=np.array(each_bytes),
         others_before=before,
         n_layers=shape.layers,
-        in_flight_bytes=np.array([x[0] for x in _differences(figures.activation_bytes)])
+        in_flight_bytes=np.array([x[0] for x in count_differences(figures.activation_bytes)])
         / in_flight,
         beyond_mean=tuple(beyond_mean(r, layout.pp, layout.vpp, n_rounds) for r in chunked),
         empty_bytes=memory[:, -1] if layout.vpp == 1 else None,
     )
 
 
-def _differences(figures: Floats) -> list[Floats]:
-    """Return what one layer more of each count adds, `(pp,)` each; `figures` is `(pp, n_rows)`."""
+def count_differences(figures: Floats) -> list[Floats]:
+    """Return what one layer more of each count adds, `(pp,)` each; `figures` is `(pp, n_rows)`.
+
+    Layers, those of each other kind beyond the first, recomputed ones, those of each other kind.
+    """
     one, two, recompute, recompute_two, *of_others, _ = figures.T
     n_others = len(of_others) // 2
     layer, recomputed = two - one, recompute_two - recompute
