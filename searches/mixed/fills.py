@@ -378,3 +378,20 @@ def _balanced(
             times.append(stage.time_s(first, last))
             first = last
     return Fill(tuple(results), tuple(times))
+
+
+def fastest_fill(
+    problem: MixedProblem, pipeline: Pipeline, counts: Sequence[int], n_pipelines: int, n_micro: int
+) -> Fill | None:
+    """Return the split with some layers in each stage, recomputing least; None if none fits."""
+    stages = _stages(problem, pipeline, n_pipelines, n_micro)
+    results, times, start = [], [], 0
+    for way, stage, n in zip(pipeline.ways(), stages, counts, strict=True):
+        i = stage.chosen(start, start + n, np.inf)
+        if i < 0:
+            return None
+        table = way.tables[i]
+        results.append(MixedStage(way.pool, table.tp, table.cp, n, table.recompute, table.ep))
+        times.append(stage.time_s(start, start + n))
+        start += n
+    return Fill(tuple(results), tuple(times))
