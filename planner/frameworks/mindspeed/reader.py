@@ -12,7 +12,7 @@ from planner.errors import InputProblem, SpecError
 from planner.frameworks.megatron.arguments import megatron_run
 from planner.frameworks.megatron.emitter import stage_layout
 from planner.frameworks.megatron.flags import Parsed, flag_table, set_flags
-from planner.frameworks.megatron.forks import forks, line_in
+from planner.frameworks.megatron.forks import forks, line_in, stray_notes, without_stray
 from planner.frameworks.mindspeed.options import default_option, option_table, parse_options
 from planner.frameworks.runs.existing_run import Doubt, ExistingRun
 from planner.frameworks.runs.format import LaunchedRun
@@ -75,6 +75,8 @@ NOT_PRICED: Mapping[str, str] = {
     "use_torch_fsdp2": "priced as ZeRO-3",
 }
 """Options that change a step and are priced otherwise, and how."""
+OF_FILES = ("model_type_hf", "prompt_type", "tokenizer_type", "handler_name")
+"""Options of checkpoints and data: each release has more values, and no figure depends on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,8 @@ class AsMegatron:
 def read_mindspeed(script: LaunchedRun) -> ExistingRun:
     """Return the run of a script; `SpecError` for models that are not priced."""
     text, launch, query = script.file.text, script.launch, script.query
-    own = set_flags(parse_options(launch.argv), query.sets, option_table()[1:])
+    typed = parse_options(launch.argv)
+    own = set_flags(without_stray(typed), query.sets, option_table()[1:])
     _refuse_unmodelled(own, launch.script, script.file.name)
     meant = as_megatron(own)
     facts = written_facts(text)
@@ -121,9 +124,9 @@ def read_mindspeed(script: LaunchedRun) -> ExistingRun:
         settings=own.settings,
         written=own.written,
         switches=tuple(one for one in run.switches if not _is_of_megatron(one.change)),
-        notes=tuple(dict.fromkeys((*run.notes, *meant.notes))),
+        notes=tuple(dict.fromkeys((*run.notes, *stray_notes(typed), *meant.notes))),
         unknown=tuple(flag for flag in own.unknown if flag not in known),
-        refused=(*own.faults, *own.odd_words.values()),
+        refused=(*own.faults, *(t for d, t in own.odd_words.items() if d not in OF_FILES)),
         doubts=(*run.doubts, *doubts),
         overestimated=meant.saves_memory,
     )

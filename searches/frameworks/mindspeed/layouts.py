@@ -8,6 +8,7 @@ those over options are in `options`.
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from costmodels.axes import AXES, RECOMPUTE_MODULES
 from costmodels.shapes import ModelShape
@@ -90,7 +91,12 @@ def dense_before(shape: ModelShape) -> int | None:
 def _dense_share(c: Case) -> Bools:
     """Return where a stage would hold the dense layers before the experts alone."""
     n_dense = dense_before(c.model) or 0
-    return (n_dense > 0) & (c.pp > 1) & (n_dense >= c.model.layers // c.pp)
+    return (n_dense > 0) & (c.pp > 1) & (n_dense >= _all_layers(c) // c.pp)
+
+
+def _all_layers(c: Case) -> Any:
+    """Return the layers, of a run with those that do nothing."""
+    return c.setting("num_layers") or c.model.layers
 
 
 def _is_uneven(c: Case) -> Bools:
@@ -207,7 +213,7 @@ OWN_RULES: tuple[FrameworkRule, ...] = (
         BLOCK,
         lambda c: _dense_share(c) if c.model.n_experts else False,
         lambda c: (
-            f"pp {c.pp}: a stage of {c.model.layers // c.pp} layers would hold the"
+            f"pp {c.pp}: a stage of {_all_layers(c) // c.pp} layers would hold the"
             f" {dense_before(c.model)} dense layers alone"
         ),
         "a smaller pp",
