@@ -50,7 +50,6 @@ NOT_MODELLED: Mapping[str, str] = {
     "num_zero_experts": "experts that do nothing",
     "hybrid_attention_ratio": "hybrid models",
     "layerwise_disaggregated_training": "training that is spread over sites",
-    "tp_2d": "tensor parallelism in two dimensions",
 }
 """Options that make another model, or another layout, than any that is priced."""
 SAVES_MEMORY = (
@@ -71,6 +70,7 @@ NOT_PRICED: Mapping[str, str] = {
     "sliding_window": "priced as attention to all tokens",
     "interleave_sliding_window": "priced as attention to all tokens",
     "lora_r": "adapters are not modelled: priced as training all weights",
+    "tp_2d": "tensor parallelism is priced in one dimension",
     "reset_attention_mask": "priced as attention to the whole sequence",
     "use_torch_fsdp2": "priced as ZeRO-3",
 }
