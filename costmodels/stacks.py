@@ -406,6 +406,9 @@ STACKS: dict[str, StackProfile] = {
         EAGER,
         replace(FUSED, name="megatron-core"),
         replace(FUSED, name="megatron-core-deepep", dispatcher="deepep"),
+        # Megatron-Core 0.12 without Transformer Engine, on torch_npu: the loss is a chain of
+        # operators (torch.compile is switched off), and nothing cuts products into pieces.
+        replace(FUSED, name="mindspeed", tp_overlap_on="", fused_loss=False, logit_bytes=12.0),
         replace(
             EAGER,
             name="deepspeed",

@@ -85,6 +85,7 @@ _RECORDS = (
             "torchtitan": "AdamW",
             "fsdp2": "optim adamw_torch_fused",
             "maxtext": "opt_type adamw",
+            "mindspeed": "--optimizer adam",
         },
         source="Kingma and Ba 2015; Loshchilov and Hutter 2019",
     ),

@@ -21,8 +21,6 @@ NO_FRAMEWORK = {
     "AWS": "Trainium runs the Neuron SDK; no stack profile and no emitter knows it, and the "
     "latency of NeuronLink is not published",
     "Intel": "Gaudi runs SynapseAI; no stack profile and no emitter knows it",
-    "Huawei": "Ascend runs CANN; no stack profile and no emitter knows it, and the figures of its "
-    "links come from the press",
 }
 """Vendors whose parts are in the catalogue without what a plan needs, and what is missing; their
 parts with a known torus are modelled."""

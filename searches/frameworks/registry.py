@@ -203,6 +203,25 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             releases=(Release("0.2.5"),),
             vendors=("Google",),
         ),
+        FrameworkRules(
+            "mindspeed",
+            "MindSpeed-LLM",
+            "26.1.0",
+            (
+                "searches.frameworks.mindspeed.layouts:RULES",
+                "searches.frameworks.mindspeed.options:RULES",
+            ),
+            in_default=True,
+            switches=("dispatcher",),
+            # All run megatron-core 0.12.1; rules go by their own versions.
+            releases=(
+                Release("2.2.0", "2025-10-28"),
+                Release("2.3.0", "2026-01-13"),
+                Release("26.0.0", "2026-04-28"),
+                Release("26.1.0", "2026-08-04"),
+            ),
+            vendors=("Huawei",),
+        ),
     )
 }
 """Frameworks of this repository, in the order in which they are named."""

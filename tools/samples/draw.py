@@ -21,6 +21,7 @@ from costmodels.shapes import ModelShape, TrainingJob
 from costmodels.stacks import STACKS
 from hardware.parts import Accelerator, Efficiency, Fabric, Host, Link, Pool
 from planner.frameworks.emit import why_not
+from planner.frameworks.registry import default_stack
 from planner.specs.schema import NO_DETAILS, DetailsSpec
 from searches.frameworks.registry import framework_rules
 from searches.options import SearchOptions
@@ -271,7 +272,7 @@ def beyond_the_search(random: Random, drawn: Drawn) -> Drawn:
         changes.append({"activation_offload_layers": layout.recompute_layers})
     elif layout.pp == 1 and shape.layers > 2:
         changes.append({"activation_offload_layers": random.randint(1, shape.layers - 2)})
-    if layout.sp:
+    if layout.sp and STACKS[default_stack(drawn.framework)].tp_overlap_on:
         changes.append({"tp_overlap": True})
     if layout.pp > 1:
         if layout.vpp == 1:

@@ -25,6 +25,7 @@ NOT_RUN = {
     " groups and the schedules are megatron-core's, and its parser checks the recipe",
     "primus": "its Megatron-LM is a commit that no package index holds; scripts/check_primus asks"
     " its parser",
+    "mindspeed": "it needs torch_npu; scripts/check_mindspeed asks its parser and its checks",
     "maxtext": "it needs Python 3.12 and JAX; scripts/check_maxtext --train runs it",
 }
 """Frameworks whose files no smoke run starts, and why."""

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Print what the installed release of a training framework can be told, as one JSON object.
 
-    python flag_probe.py megatron|bridge|deepspeed|torchtitan|fsdp2|maxtext
+    python flag_probe.py megatron|bridge|deepspeed|torchtitan|fsdp2|maxtext|mindspeed
 
 Runs beside the framework, needs no GPU and nothing else. The framework's own parser or
 configuration classes are asked: `{"framework", "release", "options": {name: {"default", "choices",
@@ -27,6 +27,7 @@ PACKAGES = {
     "torchtitan": "torchtitan",
     "fsdp2": "accelerate",
     "maxtext": "maxtext",
+    "mindspeed": "mindspeed_llm",
 }
 CONFIG_NAMES = ("config", "param_dict", "_param_dict", "ds_config", "config_dict")
 """What DeepSpeed calls the dict of its JSON where it reads a key."""
@@ -119,6 +120,17 @@ def maxtext_options():
         yield key, facts
 
 
+def mindspeed_options():
+    """Yield the options of MindSpeed-LLM's parser, beside torch_npu."""
+    importlib.import_module("mindspeed_llm")  # it patches Megatron-LM
+    from megatron.training.arguments import add_megatron_arguments
+    from mindspeed.features_manager.features_manager import MindSpeedFeaturesManager
+
+    parser = add_megatron_arguments(argparse.ArgumentParser())
+    MindSpeedFeaturesManager.register_features_args(parser)
+    yield from parser_options(parser)
+
+
 READERS = {
     "megatron": megatron_options,
     "bridge": bridge_options,
@@ -126,6 +138,7 @@ READERS = {
     "torchtitan": torchtitan_options,
     "fsdp2": fsdp2_options,
     "maxtext": maxtext_options,
+    "mindspeed": mindspeed_options,
 }
 
 

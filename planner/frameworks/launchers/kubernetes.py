@@ -34,7 +34,12 @@ GPU_PRODUCTS = {
     "gb300-288gb": "NVIDIA-GB300",
 }
 """Label nvidia.com/gpu.product by catalogue name: the driver's name with dashes for blanks."""
-RESOURCES = {"NVIDIA": "nvidia.com/gpu", "AMD": "amd.com/gpu", "Google": "google.com/tpu"}
+RESOURCES = {
+    "NVIDIA": "nvidia.com/gpu",
+    "AMD": "amd.com/gpu",
+    "Google": "google.com/tpu",
+    "Huawei": "huawei.com/Ascend910",
+}
 """Extended resource of the device plugin, by vendor; the usual taint has its name."""
 
 _JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"

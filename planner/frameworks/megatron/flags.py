@@ -62,8 +62,17 @@ class Parsed:
 @cache
 def flag_table() -> tuple[str, Mapping[str, Flag], Mapping[str, Flag]]:
     """Return the release of the table, its flags by option string and by dest."""
-    text = (files("planner") / "data" / "megatron_flags.json").read_text(encoding="utf-8")
-    data = json.loads(text)
+    data = json.loads(
+        (files("planner") / "data" / "megatron_flags.json").read_text(encoding="utf-8")
+    )
+    by_name, by_dest = flags_of_rows(data["flags"])
+    return data["release"], by_name, by_dest
+
+
+def flags_of_rows(
+    rows: Iterable[Mapping[str, Any]],
+) -> tuple[Mapping[str, Flag], Mapping[str, Flag]]:
+    """Return the flags of a table by option string and by dest."""
     results = [
         Flag(
             flags=tuple(entry["flags"]),
@@ -73,13 +82,13 @@ def flag_table() -> tuple[str, Mapping[str, Flag], Mapping[str, Flag]]:
             default=entry.get("default"),
             choices=tuple(entry.get("choices", ())),
         )
-        for entry in data["flags"]
+        for entry in rows
     ]
     by_name = {name: flag for flag in results for name in flag.flags}
     by_dest: dict[str, Flag] = {}
     for flag in results:
         by_dest.setdefault(flag.dest, flag)
-    return data["release"], by_name, by_dest
+    return by_name, by_dest
 
 
 def default_of(dest: str, release: str = "") -> Any:
@@ -91,13 +100,13 @@ def default_of(dest: str, release: str = "") -> Any:
     return default_at(dest, release, flag.default) if flag else None
 
 
-def parse_flags(tokens: Sequence[str]) -> Parsed:
-    """Read the words after the training script.
+def parse_flags(tokens: Sequence[str], by_name: Mapping[str, Flag] | None = None) -> Parsed:
+    """Read the words after the training script, by Megatron-LM's flags or those of `by_name`.
 
     Abbreviations are not taken, as in Megatron-LM. A word that is nothing but a variable that the
     script does not set is dropped, as an empty one is in bash.
     """
-    _, by_name, _ = flag_table()
+    by_name = flag_table()[1] if by_name is None else by_name
     settings: dict[str, Any] = {}
     written: dict[str, str] = {}
     unknown: list[str] = []
@@ -159,12 +168,16 @@ def parse_flags(tokens: Sequence[str]) -> Parsed:
     )
 
 
-def set_flags(parsed: Parsed, changes: Iterable[tuple[str, object]]) -> Parsed:
+def set_flags(
+    parsed: Parsed,
+    changes: Iterable[tuple[str, object]],
+    tables: tuple[Mapping[str, Flag], Mapping[str, Flag]] | None = None,
+) -> Parsed:
     """Return the settings with some set by hand: `tensor_model_parallel_size=4`, or the flag.
 
-    None takes a setting away.
+    None takes a setting away. `tables` are those of another parser, as of `flags_of_rows`.
     """
-    _, by_name, by_dest = flag_table()
+    by_name, by_dest = flag_table()[1:] if tables is None else tables
     settings, written = dict(parsed.settings), dict(parsed.written)
     open_values, odd_words = dict(parsed.open_values), dict(parsed.odd_words)
     for path, change in changes:

@@ -138,17 +138,17 @@ def understood(
     old = [name for name in OLD_SPELLINGS if first.settings.get(name)]
     fork = hint or fork_of(first.unknown) or (OLDEST if old else "")
     if not first.unknown and not fork:
-        return Understood(_with_rotary(_without_stray(first)), "", (), _stray(first), "")
+        return Understood(_with_rotary(without_stray(first)), "", (), stray_notes(first), "")
     parsed = _with_rotary(parse_flags(_in_our_words(tokens, fork)))
     left = [flag for flag in parsed.unknown if not _NO_MATTER.match(flag)]
     passed = [flag for flag in parsed.unknown if _NO_MATTER.match(flag)]
-    notes = list(_stray(parsed))
+    notes = list(stray_notes(parsed))
     if passed:
         notes.append(f"passed over, no figure depends on it: {' '.join(passed)}")
     if fork:
         parsed = replace(parsed, odd_words={}, faults=())
     return Understood(
-        _without_stray(replace(parsed, unknown=tuple(left))),
+        without_stray(replace(parsed, unknown=tuple(left))),
         fork,
         tuple(_doubts(left, line_of)),
         tuple(notes),
@@ -236,12 +236,13 @@ def _stray_words(parsed: Parsed) -> list[str]:
     return [match[1] for match in results if match]
 
 
-def _stray(parsed: Parsed) -> tuple[str, ...]:
+def stray_notes(parsed: Parsed) -> tuple[str, ...]:
+    """Return what was taken as words of a placeholder, a note or none."""
     tokens = _stray_words(parsed)
     return (f"taken as parts of a placeholder: {' '.join(tokens)}",) if tokens else ()
 
 
-def _without_stray(parsed: Parsed) -> Parsed:
+def without_stray(parsed: Parsed) -> Parsed:
     """Return the flags without the faults that words of a placeholder make."""
     tokens = _stray_words(parsed)
     faults = tuple(f for f in parsed.faults if f not in {f"{w!r} {STRAY}" for w in tokens})

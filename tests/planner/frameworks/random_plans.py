@@ -23,6 +23,7 @@ from searches.rules import Context, first_broken_rule, modules_in, schedules_of
 CLUSTERS = ("h100-x8", "h100-x512", "b200-x256", "gb300-nvl72-x512", "a100-x1024")
 CLUSTERS_OF: Mapping[str, tuple[str, ...]] = {
     "AMD": ("mi300x-x64", "8xmi355x", "512xmi325x"),
+    "Huawei": ("8xatlas-800t-a2", "32xatlas-900-a3-superpod"),
 }
 """By vendor, of frameworks that run on its accelerators alone."""
 BATCHES = (64, 192, 256, 1024)

@@ -146,7 +146,11 @@ CASES = {
 
 def runnable(target: str) -> Layout:
     """Return a layout on 32 devices that a framework can run."""
-    plans = (dense(32, zero=3), dense(32, zero=3, recompute="full", recompute_layers=32))
+    plans = (
+        dense(32, zero=3),
+        dense(32, zero=3, recompute="full", recompute_layers=32),
+        dense(32, zero=1),
+    )
     return next(plan for plan in plans if why_not(target, plan, LLAMA3_8B, JOB) is None)
 
 

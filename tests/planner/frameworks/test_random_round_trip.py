@@ -31,9 +31,10 @@ def counts(few: int, many: int, thousands: int) -> tuple[object, ...]:
     )
 
 
-SAY_THEIR_MODEL = ("megatron", "bridge", "primus")
-OF_GPUS = tuple(x for x in framework_names() if set(GPU_VENDORS) & set(framework_rules(x).vendors))
+SAY_THEIR_MODEL = ("megatron", "bridge", "primus", "mindspeed")
 """Frameworks whose files hold every size of the model; others are read with its file."""
+VENDORS = {*GPU_VENDORS, "Huawei"}
+OF_TORCH = tuple(x for x in framework_names() if VENDORS & set(framework_rules(x).vendors))
 TOLERANCE = 1e-9
 
 
@@ -64,7 +65,7 @@ def read_back(name: str, plan: RandomPlan) -> Report:
 @cache
 def readers() -> tuple[str, ...]:
     """Return the frameworks whose files are read; a reader may also say that it reads none."""
-    names = (x for x in OF_GPUS if framework(x).start_command)
+    names = (x for x in OF_TORCH if framework(x).start_command)
     named = [x for x in names if framework(x).run_formats or framework(x).script_formats]
     result = []
     for name in named:
@@ -99,7 +100,7 @@ def differences(plan: RandomPlan, report: Report) -> list[str]:
 
 
 @pytest.mark.parametrize("n", counts(3, 100, 2000))
-@pytest.mark.parametrize("name", OF_GPUS)
+@pytest.mark.parametrize("name", OF_TORCH)
 def test_a_plan_is_read_as_it_was_priced(name: str, n: int) -> None:
     if name not in readers():
         pytest.skip(f"files of {name} are not read")
@@ -189,4 +190,5 @@ def test_every_framework_with_switches_is_looked_at() -> None:
         "megatron",
         "bridge",
         "primus",
+        "mindspeed",
     }

@@ -9,6 +9,7 @@ from planner.solver.problem import of_able_framework
 from planner.solver.sources import read_inputs
 
 H100 = {"name": "gpus", "accelerator": "h100", "nodes": 1}
+ASCEND = {"name": "npus", "accelerator": "ascend-910b", "nodes": 2}
 V5P = {"name": "chips", "accelerator": "tpu-v5p", "nodes": 4}
 
 
@@ -18,6 +19,8 @@ V5P = {"name": "chips", "accelerator": "tpu-v5p", "nodes": 4}
         ([V5P], "default", "maxtext", "maxtext"),
         ([V5P], "any", "any", "maxtext"),
         ([V5P], "megatron", "megatron", "megatron-core"),
+        ([ASCEND], "default", "mindspeed", "mindspeed"),
+        ([ASCEND, H100], "default", "default", "megatron-core"),
         ([H100], "default", "default", "megatron-core"),
         ([V5P, H100], "default", "default", "megatron-core"),
         ([H100, V5P], "default", "default", "megatron-core"),

@@ -404,6 +404,40 @@ _LAYOUT: dict[str, Both] = {
         {"recompute": "full", "recompute_layers": 32},
     ),
     "ACC504": ({"model": LATENT}, {"model": EXPERTS}),
+    "MSL601": ({**ALL_TO_ALL, "tp": 32}, {**ALL_TO_ALL, "tp": 8}),
+    "MSL602": ({**ALL_TO_ALL, "tp": 8}, {**ALL_TO_ALL, "tp": 4}),
+    "MSL603": ({**RING, "cp_comm": "all-gather"}, RING),
+    "MSL604": (
+        {**RING, "model": {"flash_attention": False}},
+        {"model": {"flash_attention": False}},
+    ),
+    "MSL605": (
+        {**PIPE, "vpp": 2, "schedule": "interleaved", "counts": (3, 4, 4, 5, 4, 4, 4, 4)},
+        {**PIPE, "vpp": 2, "schedule": "interleaved", "counts": (4,) * 8},
+    ),
+    "MSL606": (
+        {"model": moe(moe_every=2)},
+        {"model": moe(dense_layers=2)},
+    ),
+    "MSL607": (
+        {**PIPE, "pp": 16, "dp": 4, "model": LATENT},
+        {**PIPE, "pp": 8, "dp": 8, "model": LATENT},
+    ),
+    "MSL608": (
+        {**_modes(dispatcher="deepep"), "ep": 8, "model": EXPERTS},
+        {**_modes(dispatcher="allgather"), "ep": 8, "model": EXPERTS},
+    ),
+    "MSL609": (
+        {**_modes(dispatcher="allgather"), "ep": 8, "model": moe(capacity_factor=1.25)},
+        {**_modes(dispatcher="alltoall"), "ep": 8, "model": moe(capacity_factor=1.25)},
+    ),
+    "MSL610": ({"zero": 2}, {"zero": 1}),
+    "MSL611": ({"zero": 1, "dp_shard": 8}, {"zero": 1}),
+    "MSL614": (MOMENTS, {}),
+    "MSL615": ({"precision": "fp8-tensorwise"}, {"precision": "fp16"}),
+    "MSL616": (_recomputed("mlp"), _recomputed("core_attn", "mlp")),
+    "MSL617": ({**PIPE, "counts": (0, 10, 11, 11)}, {**PIPE, "counts": (5, 9, 9, 9)}),
+    "MSL618": ({"precision": "fp16", "model": EXPERTS}, {"precision": "fp16"}),
     "MXT105": ({"tp": 2}, {"tp": 2, "sp": True}),
     "MXT106": (
         {"tp": 4, "sp": True, "seq_len": 8190},
@@ -487,6 +521,35 @@ LESS = "parallelism.pipeline_parallel_{}_stage_less_layers"
 
 TURBO = {"enable_primus_turbo": True}
 SENT = {**TURBO, "use_turbo_deepep": True, "moe_router_dtype": "fp32"}
+
+HYBRID_CP = {
+    "context_parallel_size": 4,
+    "context_parallel_algo": "hybrid_cp_algo",
+    "num_attention_heads": 32,
+}
+DUALPIPE = {
+    "schedules_method": "dualpipev",
+    "pipeline_model_parallel_size": 4,
+    "num_layers": 32,
+    "untie_embeddings_and_output_weights": True,
+}
+FB_OVERLAP = {
+    "moe_fb_overlap": True,
+    "moe_grouped_gemm": True,
+    "moe_token_dispatcher_type": "alltoall",
+    "expert_model_parallel_size": 8,
+}
+EXCHANGED = {
+    "moe_alltoall_overlap_comm": True,
+    "moe_grouped_gemm": True,
+    "moe_token_dispatcher_type": "alltoall",
+    "expert_model_parallel_size": 8,
+}
+GROUPED = {
+    "moe_router_load_balancing_type": "group_limited_greedy",
+    "moe_router_group_topk": 4,
+    "moe_router_topk_scaling_factor": 2.5,
+}
 
 _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
     "PRM620": (
@@ -1047,6 +1110,56 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {**FSDP, "fp8_config.backend": "AO", "fsdp_config.fsdp_cpu_ram_efficient_loading": False},
         {},
     ),
+    "MSL623": (
+        {"num_layer_list": "15,17", "pipeline_model_parallel_size": 4, "num_layers": 32},
+        {"num_layer_list": "15,17", "pipeline_model_parallel_size": 2, "num_layers": 32},
+        {},
+    ),
+    "MSL624": (
+        {**HYBRID_CP, "ulysses_degree_in_cp": 4},
+        {**HYBRID_CP, "ulysses_degree_in_cp": 2},
+        {},
+    ),
+    "MSL625": (
+        {"context_parallel_size": 2, "sliding_window": 1024, "seq_length": 4096},
+        {"context_parallel_size": 2, "sliding_window": 4096, "seq_length": 4096},
+        {},
+    ),
+    "MSL626": ({**DUALPIPE, "overlap_grad_reduce": True}, DUALPIPE, {}),
+    "MSL627": (
+        {**FB_OVERLAP, "swap_attention": True},
+        FB_OVERLAP,
+        {},
+    ),
+    "MSL628": (
+        {**EXCHANGED, "expert_model_parallel_size": 1},
+        EXCHANGED,
+        {},
+    ),
+    "MSL629": (
+        {"recompute_in_bubble": True, "pipeline_model_parallel_size": 4},
+        {
+            "recompute_in_bubble": True,
+            "pipeline_model_parallel_size": 4,
+            "num_layers_per_virtual_pipeline_stage": 1,
+        },
+        {},
+    ),
+    "MSL630": (
+        {"moe_expert_capacity_factor": 1.0},
+        {"moe_expert_capacity_factor": 1.0, "moe_token_dispatcher_type": "alltoall"},
+        {},
+    ),
+    "MSL631": (
+        {**GROUPED, "expert_model_parallel_size": 2},
+        {**GROUPED, "expert_model_parallel_size": 8},
+        {},
+    ),
+    "MSL632": (
+        {"use_ascend_mc2": True, "use_ascend_coc": True},
+        {"use_ascend_coc": True},
+        {},
+    ),
     "MXT122": (
         {"ici_tensor_parallelism": -1},
         {"ici_tensor_parallelism": -1, "ici_fsdp_parallelism": 8},
@@ -1236,6 +1349,12 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
     ),
     "MLM118": (case({"lacking": (("--x", "--y"),)}), case({})),
     "TTN120": (case({"unknown": ("parallelism.tp",)}), case({})),
+    "MSL620": (case({"unknown": ("--tensor-paralel-size",)}), case({})),
+    "MSL621": (case({"refused": ("--num-layers: 'x' is not a whole number",)}), case({})),
+    "MSL622": (
+        case({"env": {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}}, {"tensor_model_parallel_size": 2}),
+        case({"env": {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}}, {"tensor_model_parallel_size": 2}),
+    ),
     "MXT120": (case({"unknown": ("ici_tensor_paralellism",)}), case({})),
     "MXT121": (case({"refused": ("steps: 'x' is no int",)}), case({})),
     "TTN420": (
@@ -1287,6 +1406,6 @@ def _example(code: str) -> tuple[Case, Case] | None:
 
 def examples() -> dict[str, tuple[Case, Case]]:
     """Return both cases of every rule that has them; those of Megatron-Bridge are Megatron's."""
-    twins = {code: re.sub("^(MBR|PRM)", "MLM", code) for code in RULES}
+    twins = {code: re.sub("^(MBR|PRM|MSL)", "MLM", code) for code in RULES}
     found = {code: _example(twin if twin in RULES else code) for code, twin in twins.items()}
     return {code: both for code, both in found.items() if both}

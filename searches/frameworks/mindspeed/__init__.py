@@ -1,0 +1,1 @@
+"""MindSpeed-LLM (Ascend): what it does not run, over layouts and over options."""
