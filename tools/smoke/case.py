@@ -26,5 +26,7 @@ NOT_RUN = {
     "primus": "its Megatron-LM is a commit that no package index holds; scripts/check_primus asks"
     " its parser",
     "maxtext": "it needs Python 3.12 and JAX; scripts/check_maxtext --train runs it",
+    "automodel": "its recipes start on GPUs alone; scripts/check_automodel --train runs their"
+    " setup on a CPU, with stand-ins for calls of CUDA",
 }
 """Frameworks whose files no smoke run starts, and why."""

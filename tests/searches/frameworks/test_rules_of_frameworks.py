@@ -41,6 +41,7 @@ LETTERS = {
     "bridge": "MBR",
     "primus": "PRM",
     "maxtext": "MXT",
+    "automodel": "NAM",
 }
 
 
