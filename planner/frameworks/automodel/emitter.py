@@ -30,6 +30,9 @@ from planner.frameworks.emitted_text import (
 from planner.frameworks.hf_config import FILE, config_file
 
 RECIPE = "automodel.yaml"
+CONFIG = "config.json"
+"""The model, beside the recipe: a folder is what its own classes are told, as of a file they would
+look for weights in a repository of that name."""
 ARCHITECTURES: Mapping[str, str] = {
     "llama": "LlamaForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
@@ -48,7 +51,7 @@ WITH_TOKENS_CUT = ("llama", "qwen2", "qwen3")
 def automodel_files(request: EmitRequest) -> dict[str, str]:
     """Return the recipe, its launcher, and the config.json of the model where a class holds it."""
     model, no_model = model_config(request)
-    kind = json.loads(model[FILE])["model_type"] if model else ""
+    kind = json.loads(model[CONFIG])["model_type"] if model else ""
     if request.layout.sp and request.layout.tp > 1 and kind not in WITH_TOKENS_CUT:
         raise RefusedPlanError(
             [f"sequence parallelism: no plan for {kind or 'this model'} has it; closest: sp off"]
@@ -67,7 +70,7 @@ def automodel_files(request: EmitRequest) -> dict[str, str]:
 
 
 def model_config(request: EmitRequest) -> tuple[dict[str, str], str]:
-    """Return `model_config.json` by its name, or nothing and why no class holds the model."""
+    """Return `config.json` by its name, or nothing and why no class holds the model."""
     files, why_not = config_file(request.shape, request.job, request.details)
     if not files:
         return {}, why_not
@@ -75,7 +78,7 @@ def model_config(request: EmitRequest) -> tuple[dict[str, str], str]:
     name = ARCHITECTURES.get(config["model_type"], "")
     if name in own_architectures():
         config = {"architectures": [name], **config}
-    return {FILE: json.dumps(config, indent=2) + "\n"}, ""
+    return {CONFIG: json.dumps(config, indent=2) + "\n"}, ""
 
 
 def recipe(request: EmitRequest) -> dict[str, Any]:
@@ -97,7 +100,7 @@ def recipe(request: EmitRequest) -> dict[str, Any]:
             "_target_": "nemo_automodel.NeMoAutoModelForCausalLM.from_config",
             "config": {
                 "_target_": "transformers.AutoConfig.from_pretrained",
-                "pretrained_model_name_or_path": f"${{MODEL,./{FILE}}}",
+                "pretrained_model_name_or_path": "${MODEL,.}",
             },
             **model_keys(layout, shape, job),
         },
@@ -112,6 +115,7 @@ def recipe(request: EmitRequest) -> dict[str, Any]:
             "seq_len": job.seq_len,
             "batch_size": local,
             "num_samples": steps * max(1, layout.n_micro),
+            "tokenizer": None,  # else the model's own is looked for
         },
         "dataloader": {"_target_": "torch.utils.data.DataLoader", "batch_size": None},
         "checkpoint": {"enabled": False},
@@ -204,11 +208,12 @@ def _launcher(request: EmitRequest, no_model: str) -> str:
 def _model(no_model: str) -> str:
     if not no_model:
         return (
-            f"# MODEL, a config.json or repository id, takes the place of {FILE}.\n"
-            f'export MODEL="${{MODEL:-${{HERE}}/{FILE}}}"'
+            "# MODEL, a folder with a config.json or a repository id, takes the place of this"
+            f" {CONFIG}.\n"
+            'export MODEL="${MODEL:-${HERE}}"'
         )
-    note = f"# MODEL, a config.json or repository id, is needed: {no_model}."
-    return f'{note}\nexport MODEL="${{MODEL:?set it: a config.json or repository id}}"'
+    note = f"# MODEL, a folder with a config.json or a repository id, is needed: {no_model}."
+    return f'{note}\nexport MODEL="${{MODEL:?set it: a folder or a repository id}}"'
 
 
 _SETTINGS = """#
