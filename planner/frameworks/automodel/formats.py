@@ -45,7 +45,7 @@ def _launched(run: LaunchedRun) -> ExistingRun:
 
 RUN_FORMATS = (
     RunFormat(
-        lambda file: looks_like_recipe(file.text) and not file.is_script,
+        lambda file: looks_like_recipe(file.text) and not file.text.startswith("#!"),
         _recipe,
         "a recipe of NeMo AutoModel",
         precedence=9,
