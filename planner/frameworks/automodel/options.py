@@ -57,6 +57,8 @@ NESTED = ("distributed.pipeline", "distributed.moe", "model.backend")
 """Sections inside others."""
 OWN_VALUES = ("_target_", "_recursive_", "_convert_")
 """Keys that every section may have: what it becomes."""
+OF_WORDS = ("activation_checkpointing",)
+"""Keys whose words are rules (`searches.frameworks.automodel.keys`)."""
 LENIENT = ("true", "True", "false", "False", "none", "None")
 """Words that its loader takes for a boolean or for nothing."""
 
@@ -101,7 +103,9 @@ def odd_values(recipe: Mapping[str, Any]) -> list[str]:
     for name, node in checked_sections(recipe).items():
         for key, value in node.items():
             one = option_table()[1][name].get(key)
-            if one is not None and value is not None and (fault := _fault(one, value)):
+            if one is None or value is None or key in OF_WORDS:
+                continue
+            if fault := _fault(one, value):
                 result.append(f"{name.partition(' ')[0]}.{key}: {fault}")
     return result
 
@@ -116,8 +120,6 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
 
 def _fault(one: RecipeKey, value: Any) -> str:
     if isinstance(value, str) and (value in LENIENT or "$" in value):
-        return ""
-    if one.choices and isinstance(one.default, bool) and isinstance(value, bool):
         return ""
     if one.choices and value not in one.choices:
         return f"{value!r} is not one of {', '.join(one.choices)}"
