@@ -94,7 +94,8 @@ def read_recipe(
     )
     if refused:
         return run
-    read, notes = Reader(settings, source), []
+    read = Reader(settings, source)
+    notes: list[str] = []
     stated = _stated_devices(read)
     n_devices = (query.n_devices if query.all_devices else None) or stated or query.n_devices
     layout = _degrees(read, n_devices, notes)
