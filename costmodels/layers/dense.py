@@ -138,6 +138,6 @@ DENSE = LayerKind(
     macs=dense_macs,
     terms=dense_terms,
     modules=_modules,
-    frameworks=("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge", "primus"),
+    frameworks=("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge", "primus", "automodel"),
     matrices=dense_matrices,
 )

@@ -222,6 +222,18 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             ),
             vendors=("Huawei",),
         ),
+        FrameworkRules(
+            "automodel",
+            "NeMo AutoModel",
+            "0.7.0",
+            (
+                "searches.frameworks.automodel.layouts:LAYOUT_RULES",
+                "searches.frameworks.automodel.keys:RULES",
+            ),
+            switches=("dispatcher",),
+            releases=(Release("0.7.0"),),
+            vendors=("NVIDIA",),
+        ),
     )
 }
 """Frameworks of this repository, in the order in which they are named."""

@@ -27,5 +27,7 @@ NOT_RUN = {
     " its parser",
     "mindspeed": "it needs torch_npu; scripts/check_mindspeed asks its parser and its checks",
     "maxtext": "it needs Python 3.12 and JAX; scripts/check_maxtext --train runs it",
+    "automodel": "its recipes start on GPUs alone; scripts/check_automodel --train runs their"
+    " setup on a CPU, with stand-ins for calls of CUDA",
 }
 """Frameworks whose files no smoke run starts, and why."""

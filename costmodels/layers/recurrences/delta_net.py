@@ -187,7 +187,7 @@ GDN = Mixer(
     section="delta_net",
     exchanged=exchanged,
     cut_over=_heads,
-    frameworks=("megatron", "deepspeed", "fsdp2", "bridge", "primus"),
+    frameworks=("megatron", "deepspeed", "fsdp2", "bridge", "primus", "automodel"),
     matrices=gdn_matrices,
 )
 

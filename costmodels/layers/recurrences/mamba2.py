@@ -144,6 +144,6 @@ MAMBA2 = Mixer(
     section="mamba2",
     exchanged=exchanged,
     cut_over=lambda shape: HeadsCut(_sizes(shape).heads, _sizes(shape).groups, repeats=True),
-    frameworks=("megatron", "deepspeed", "fsdp2", "bridge", "primus"),
+    frameworks=("megatron", "deepspeed", "fsdp2", "bridge", "primus", "automodel"),
     matrices=mamba2_matrices,
 )

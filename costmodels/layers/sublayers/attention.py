@@ -167,7 +167,7 @@ ATTENTION = Mixer(
     terms=attention_terms,
     modules=attention_modules_of,
     attends=True,
-    frameworks=("megatron", "deepspeed", "fsdp2", "bridge", "primus"),
+    frameworks=("megatron", "deepspeed", "fsdp2", "bridge", "primus", "automodel"),
     matrices=attention_matrices,
 )
 WINDOW = replace(
@@ -181,7 +181,7 @@ WINDOW = replace(
     terms=window_terms,
     section="window",
     cp_comms=("all-gather", "a2a"),
-    frameworks=("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge", "primus"),
+    frameworks=("megatron", "deepspeed", "torchtitan", "fsdp2", "bridge", "primus", "automodel"),
 )
 CHUNK = replace(
     ATTENTION,

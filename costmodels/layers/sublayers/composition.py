@@ -288,5 +288,5 @@ NO_MIXER = Mixer(
     macs=lambda shape: LayerMacs(0, 0, 0, {}),
     terms=no_mixer_terms,
     modules=lambda shape: (),
-    frameworks=("megatron", "deepspeed", "fsdp2", "bridge", "primus"),
+    frameworks=("megatron", "deepspeed", "fsdp2", "bridge", "primus", "automodel"),
 )

@@ -181,6 +181,6 @@ SPARSE: Mixer = replace(
     terms=sparse_terms,
     section="indexer",
     cp_comms=("all-gather",),
-    frameworks=("megatron", "deepspeed", "fsdp2", "bridge", "primus"),
+    frameworks=("megatron", "deepspeed", "fsdp2", "bridge", "primus", "automodel"),
     matrices=sparse_matrices,
 )

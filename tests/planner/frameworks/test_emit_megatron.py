@@ -402,7 +402,7 @@ def test_context_parallelism_has_its_flags(kind: str, word: str) -> None:
     ("kind", "runs"),
     [
         ("p2p", ("megatron", "fsdp2", "bridge")),
-        ("all-gather", ("megatron", "torchtitan", "fsdp2", "bridge")),
+        ("all-gather", ("megatron", "torchtitan", "fsdp2", "bridge", "automodel")),
         ("a2a", ("megatron", "deepspeed", "bridge")),
     ],
 )
@@ -433,9 +433,10 @@ def test_runs_on() -> None:
         "torchtitan",
         "fsdp2",
         "bridge",
+        "automodel",
     )
     folded = layout(pp=4, vpp=2, schedule="zb-v")
-    assert runs_on(folded, LLAMA3_8B, JOB, "", "NVIDIA") == ("torchtitan",)
+    assert runs_on(folded, LLAMA3_8B, JOB, "", "NVIDIA") == ("torchtitan", "automodel")
 
 
 def test_calls_that_make_no_sense() -> None:
@@ -556,6 +557,7 @@ def test_experts_by_framework():
         "deepspeed",
         "torchtitan",
         "bridge",
+        "automodel",
     )
     assert runs_on(layout(MIXTRAL_8X7B, zero=3), MIXTRAL_8X7B, JOB, "", "NVIDIA") == of_gpus()
     reason = why_not("deepspeed", layout(MIXTRAL_8X7B, pp=4, ep=2), MIXTRAL_8X7B, JOB)

@@ -11,6 +11,7 @@ from costmodels.axes import AXES
 from costmodels.breakdown import break_down
 from planner.analyze.check.check import check
 from planner.analyze.check.report import Report
+from planner.analyze.plan_files import as_dispatched
 from planner.errors import SpecError
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
@@ -83,7 +84,9 @@ def differences(plan: RandomPlan, report: Report) -> list[str]:
     if report.plan is None:
         return [f"not priced: {report.not_priced}"]
     priced, found = break_down(plan.problem, plan.layout), report.plan.breakdown
-    pairs = {name: (plan.layout.value(name), report.plan.layout.value(name)) for name in AXES} | {
+    shape, own = plan.model.shape, plan.problem.stack.dispatcher
+    priced_as, read_as = (as_dispatched(x, shape, own) for x in (plan.layout, report.plan.layout))
+    pairs = {name: (priced_as.value(name), read_as.value(name)) for name in AXES} | {
         name: (getattr(plan.layout, name), getattr(report.plan.layout, name))
         for name in ("n_devices", "gbs", "n_micro", "stage_layers")
     }
@@ -191,4 +194,5 @@ def test_every_framework_with_switches_is_looked_at() -> None:
         "bridge",
         "primus",
         "mindspeed",
+        "automodel",  # its dispatcher: tests/planner/frameworks/automodel
     }

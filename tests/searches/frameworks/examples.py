@@ -98,6 +98,8 @@ PIPE = {"pp": 4, "dp": 16, "schedule": "1f1b", "counts": (8,) * 4}
 RING = {"cp": 2, "dp": 32, "cp_comm": "p2p"}
 INPUTS = {"recompute": "full", "recompute_layers": 32, "activation_offload_layers": 32}
 OFFLOAD = {"optimizer_offload": True, "zero": 1}
+WINDOWED = (layer_run("window+dense", 16), layer_run("dense", 16))
+NETTED = (layer_run("gdn+dense", 24), layer_run("dense", 8))
 GATHERED = {"precision": "fp8-tensorwise", "fp8_param_gather": True}
 MOMENTS = {"optimizer_states": "bf16-moments"}
 ALL_TO_ALL = {"cp": 2, "dp": 32, "cp_comm": "a2a"}
@@ -484,6 +486,61 @@ _LAYOUT: dict[str, Both] = {
         {"precision": "fp8-tensorwise", "fp8_attention": True},
         {"precision": "fp8-tensorwise"},
     ),
+    "NAM105": (
+        {"tp": 2, "sp": True, "model": LATENT},
+        {"tp": 2, "sp": True},
+    ),
+    "NAM107": (RING, {**RING, "cp_comm": "all-gather"}),
+    "NAM109": (
+        {**RING, "model": {"layer_runs": WINDOWED, "window": WindowShape(128)}},
+        RING,
+    ),
+    "NAM110": (
+        {"tp": 2, "model": {"layer_runs": NETTED}},
+        {"model": {"layer_runs": NETTED}},
+    ),
+    "NAM112": ({"tp": 2, "model": {"positions": "learned"}}, {"tp": 2}),
+    "NAM201": ({**PIPE, "schedule": "zb-h1"}, PIPE),
+    "NAM202": ({**PIPE, "model": {"tied": True}}, PIPE),
+    "NAM203": ({**PIPE, "n_micro": 3}, {**PIPE, "n_micro": 4}),
+    "NAM204": (
+        {**PIPE, "schedule": "interleaved", "vpp": 2, "n_micro": 9},
+        {**PIPE, "schedule": "interleaved", "vpp": 2, "n_micro": 8},
+    ),
+    "NAM205": ({**PIPE, "counts": (0, 11, 11, 10)}, PIPE),
+    "NAM206": ({**PIPE, "model": {"layer_runs": NETTED}}, PIPE),
+    "NAM303": (
+        {"ep": 8, "dp": 12, "model": EXPERTS},
+        {"ep": 8, "dp": 64, "model": EXPERTS},
+    ),
+    "NAM304": ({"tp": 2, "model": EXPERTS}, {"tp": 2}),
+    "NAM305": ({"etp": 2, "model": EXPERTS}, {"model": EXPERTS}),
+    "NAM306": (
+        {"ep": 8, "zero": 2, "dp_shard": 32, "model": EXPERTS},
+        {"ep": 8, "zero": 2, "dp_shard": 64, "model": EXPERTS},
+    ),
+    "NAM307": (
+        {"zero": 2, "dp_shard": 64, "model": EXPERTS},
+        {"zero": 2, "dp_shard": 8, "model": EXPERTS},
+    ),
+    "NAM308": (
+        {"ep": 2, "model": moe(hidden=4112)},
+        {"ep": 8, "model": moe(hidden=4112)},
+    ),
+    "NAM401": ({"zero": 1}, {"zero": 2}),
+    "NAM402": ({**PIPE, "zero": 2}, {**PIPE, "zero": 1}),
+    "NAM403": ({**PIPE, "zero": 0}, {**PIPE, "zero": 1}),
+    "NAM404": ({**RING, "zero": 2, "dp_shard": 3}, {**RING, "zero": 2, "dp_shard": 4}),
+    "NAM405": ({**RING, "zero": 2, "dp_shard": 2}, {**RING, "zero": 2, "dp_shard": 4}),
+    "NAM501": ({"precision": "fp16"}, {"precision": "fp32"}),
+    "NAM502": ({"recompute": "selective"}, {"recompute": "full", "recompute_layers": 32}),
+    "NAM503": (
+        {"recompute": "full", "recompute_layers": 3},
+        {"recompute": "full", "recompute_layers": 32},
+    ),
+    "NAM504": ({"model": LATENT}, {"model": EXPERTS}),
+    "NAM505": (MOMENTS, {}),
+    "NAM506": ({"precision": "bf16-true"}, {}),
 }
 
 SIZES = {
@@ -1211,6 +1268,68 @@ _SETTINGS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
         {"decoder_block": "mixtral", "base_mlp_dim": 14336, "base_moe_mlp_dim": 14336},
         {},
     ),
+    "NAM122": (
+        {"distributed.strategy": "fsdp3"},
+        {"distributed.strategy": "mfsdp"},
+        {},
+    ),
+    "NAM123": (
+        {"distributed.dp_size": 8, "distributed.dp_replicate_size": 3},
+        {"distributed.dp_size": 8, "distributed.dp_replicate_size": 2},
+        {},
+    ),
+    "NAM124": (
+        {"distributed.strategy": "ddp", "distributed.tp_size": 2},
+        {"distributed.strategy": "fsdp2", "distributed.tp_size": 2},
+        {},
+    ),
+    "NAM125": (
+        {"step_scheduler.global_batch_size": 96},
+        {"step_scheduler.global_batch_size": 128},
+        {},
+    ),
+    "NAM126": (
+        {
+            "step_scheduler.local_batch_size": 3,
+            "distributed.pp_size": 4,
+            "distributed.pipeline.pp_microbatch_size": 2,
+        },
+        {
+            "step_scheduler.local_batch_size": 8,
+            "distributed.pp_size": 4,
+            "distributed.pipeline.pp_microbatch_size": 2,
+        },
+        {},
+    ),
+    "NAM220": (
+        {"distributed.pp_size": 4},
+        {"distributed.pp_size": 4, "distributed.pipeline.pp_schedule": "1f1b"},
+        {},
+    ),
+    "NAM221": (
+        {"distributed.pp_size": 4, "distributed.pipeline.layers_per_stage": 6},
+        {"distributed.pp_size": 4, "distributed.pipeline.layers_per_stage": 8},
+        {},
+    ),
+    "NAM222": (
+        {"distributed.pp_size": 1, "distributed.pipeline.pp_schedule": "1f1b"},
+        {"distributed.pp_size": 4, "distributed.pipeline.pp_schedule": "1f1b"},
+        {},
+    ),
+    "NAM320": (
+        {
+            "distributed.tp_size": 2,
+            "distributed.ep_size": 8,
+            "distributed.sequence_parallel": True,
+        },
+        {"distributed.tp_size": 2, "distributed.sequence_parallel": True},
+        {},
+    ),
+    "NAM520": (
+        {"qat.enabled": True, "peft.dim": 8},
+        {"qat.enabled": True},
+        {},
+    ),
 }
 
 
@@ -1357,6 +1476,8 @@ _OTHERS: dict[str, tuple[Case, Case]] = {
     ),
     "MXT120": (case({"unknown": ("ici_tensor_paralellism",)}), case({})),
     "MXT121": (case({"refused": ("steps: 'x' is no int",)}), case({})),
+    "NAM120": (case({"unknown": ("distributed.tp",)}), case({})),
+    "NAM121": (case({"refused": ("distributed.tp_size: 'x' is no int",)}), case({})),
     "TTN420": (
         case({"generation": "ampere"}, {"parallelism.enable_fsdp_symm_mem": True}),
         case({}, {"parallelism.enable_fsdp_symm_mem": True}),

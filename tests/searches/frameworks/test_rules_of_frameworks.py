@@ -42,6 +42,7 @@ LETTERS = {
     "primus": "PRM",
     "maxtext": "MXT",
     "mindspeed": "MSL",
+    "automodel": "NAM",
 }
 
 

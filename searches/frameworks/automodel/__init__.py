@@ -1,0 +1,1 @@
+"""What NeMo AutoModel does not run: layouts and keys of its recipes."""
