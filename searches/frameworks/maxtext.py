@@ -482,6 +482,8 @@ def _ring(c: Case) -> list[str]:
             "ring needs ici_context_parallelism above 1": cp == 1,
             "ring needs use_tokamax_splash": not c.setting("use_tokamax_splash", False),
             "ring needs attention flash": c.setting("attention", "autoselected") != "flash",
+            "ring of latent attention needs packing false": bool(c.model.latent)
+            and bool(c.setting("packing", True)),
         }
     )
 

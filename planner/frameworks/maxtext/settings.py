@@ -5,7 +5,7 @@ import math
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.shapes import TrainingJob
+from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from searches.frameworks.maxtext import REMAT_POLICIES
 
@@ -118,10 +118,19 @@ def precision_keys(job: TrainingJob) -> dict[str, object]:
     return keys
 
 
-def plan_keys(layout: Layout, job: TrainingJob, slices: int = 1) -> dict[str, object]:
+def data_keys(layout: Layout, shape: ModelShape) -> dict[str, object]:
+    """Return the keys of the data: a ring of latent attention takes no packed documents."""
+    ring = layout.cp > 1 and layout.cp_comm == "p2p"
+    return {"packing": False} if ring and shape.latent else {}
+
+
+def plan_keys(
+    layout: Layout, shape: ModelShape, job: TrainingJob, slices: int = 1
+) -> dict[str, object]:
     """Return all keys that a plan decides."""
     return {
         **mesh_keys(layout, slices),
+        **data_keys(layout, shape),
         **batch_keys(layout, job),
         **remat_keys(layout),
         **precision_keys(job),
@@ -130,5 +139,5 @@ def plan_keys(layout: Layout, job: TrainingJob, slices: int = 1) -> dict[str, ob
 
 def maxtext_settings(layout: Layout, problem: Problem) -> dict[str, str]:
     """Return the keys of a plan with their values as text."""
-    keys = plan_keys(layout, problem.job, n_slices(layout, problem.pool))
+    keys = plan_keys(layout, problem.shape, problem.job, n_slices(layout, problem.pool))
     return {name: json.dumps(value) for name, value in keys.items()}
