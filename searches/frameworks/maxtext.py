@@ -395,6 +395,15 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "precision: quantization fp8_full says products of weights alone",
         "fp8_param_gather, fp8_attention and fp8_output off, no bf16_layers",
     ),
+    _layout_rule(
+        "MXT506",
+        "nothing recomputed",
+        f"{PYCONFIG}; maxtext/layers/nnx_decoders.py, NNXDecoder",
+        lambda c: c.is_recompute("none"),
+        "recompute none: remat_policy none is read as no policy, under which every layer is"
+        " computed again",
+        "recompute of layernorm for a dense model, else full",
+    ),
 )
 """Rules over layouts alone."""
 

@@ -287,7 +287,8 @@ def _recompute(
     policy = read.text("remat_policy", "full")
     full = {"recompute": "full", "recompute_layers": layers}
     if policy in ("none", "") or settings.get("remat_policy", "full") is None:
-        return {"recompute": "none", "recompute_layers": 0}
+        notes.append("remat_policy none: every layer is computed again, as under full")
+        return full
     if policy == "full":
         return full
     if policy == "custom":

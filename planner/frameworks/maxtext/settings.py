@@ -97,8 +97,6 @@ def remat_keys(layout: Layout) -> dict[str, object]:
     """Return the keys of the recomputation."""
     if layout.recompute == "selective":
         return {"remat_policy": REMAT_POLICIES[layout.recompute_modules]}
-    if layout.recompute == "none" or not layout.recompute_layers:
-        return {"remat_policy": "none"}
     if layout.activation_offload:
         return {"remat_policy": "custom", "decoder_layer_input": "offload"}
     return {"remat_policy": "full"}

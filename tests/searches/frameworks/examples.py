@@ -450,6 +450,10 @@ _LAYOUT: dict[str, Both] = {
         {"precision": "fp8-tensorwise", "fp8_attention": True},
         {"precision": "fp8-tensorwise"},
     ),
+    "MXT506": (
+        {"recompute": "none"},
+        {"recompute": "full", "recompute_layers": 32},
+    ),
 }
 
 SIZES = {

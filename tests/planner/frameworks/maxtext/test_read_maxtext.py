@@ -154,7 +154,12 @@ PLANS: Mapping[str, tuple[ModelShape, dict[str, Any]]] = {
     ),
     "modules": (
         LLAMA3_8B,
-        {"zero": 3, "recompute": "selective", "recompute_modules": ("core_attn", "layernorm")},
+        {
+            "zero": 3,
+            "recompute": "selective",
+            "recompute_layers": 0,
+            "recompute_modules": ("core_attn", "layernorm"),
+        },
     ),
     "experts": (MIXTRAL_8X7B, {"zero": 3, "ep": 2, "tp": 2, "etp": 2, "sp": True}),
     "latent": (DEEPSEEK_V3, {"zero": 3, "ep": 4, "n_devices": 64, "dp": 64}),
@@ -169,7 +174,7 @@ PLANS: Mapping[str, tuple[ModelShape, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_is_read_back(name: str, tmp_path: Path) -> None:
     shape, changes = PLANS[name]
-    plan = layout(shape, **changes)
+    plan = layout(shape, **{"recompute": "full", "recompute_layers": shape.layers} | changes)
     files = emit_plan("maxtext", EmitRequest(plan, shape, JOB, tpus(8), HEADER))
     for file, text in files.items():
         (tmp_path / file).write_text(text)
