@@ -47,14 +47,15 @@ REMAT = "maxtext/layers/nnx_decoders.py, NNXDecoder.get_remat_policy"
 
 PRECISIONS = ("bf16", "fp8-tensorwise")
 """Precisions of plans that files are written for."""
-REMAT_POLICIES = {
-    ("layernorm",): "minimal_with_context",
-    ("core_attn", "layernorm"): "minimal",
-    ("layernorm", "mlp"): "save_dot_with_context_except_mlp",
-    ("core_attn", "layernorm", "mlp"): "save_dot_except_mlp",
+REMAT_POLICIES: dict[tuple[str, ...], str] = {
+    (): "minimal_with_context",
+    ("core_attn",): "minimal",
+    ("mlp",): "save_dot_with_context_except_mlp",
+    ("core_attn", "mlp"): "save_dot_except_mlp",
 }
 """Policies of dense models by the modules that are computed again, in the order of
-`RECOMPUTE_MODULES`; all of them compute the product of an MLP's gate again too."""
+`RECOMPUTE_MODULES`. All of them keep products alone: norms and activations are computed again
+too, which is not priced."""
 AXES = (
     "data",
     "pipeline",
@@ -366,9 +367,9 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "recomputed modules that no policy has",
         REMAT,
         _unwritten_policy,
-        "recompute of modules: policies of dense models compute layernorm again, with or without"
-        " core_attn and mlp; of experts they save nothing",
-        "recompute full, or modules core_attn+layernorm of a dense model",
+        "recompute of modules: policies of dense models compute core_attn and mlp again; of experts"
+        " they save nothing",
+        "recompute full, or modules core_attn or mlp of a dense model",
     ),
     _layout_rule(
         "MXT504",
@@ -397,12 +398,12 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
     ),
     _layout_rule(
         "MXT506",
-        "nothing recomputed",
-        f"{PYCONFIG}; maxtext/layers/nnx_decoders.py, NNXDecoder",
-        lambda c: c.is_recompute("none"),
-        "recompute none: remat_policy none is read as no policy, under which every layer is"
-        " computed again",
-        "recompute of layernorm for a dense model, else full",
+        "nothing of experts recomputed",
+        f"{REMAT}; {PYCONFIG}",
+        lambda c: c.is_recompute("none") & (c.model.n_experts > 0),
+        "recompute none: no policy keeps the products of experts; remat_policy none is read as no"
+        " policy, under which every layer is computed again",
+        "recompute full",
     ),
 )
 """Rules over layouts alone."""

@@ -94,8 +94,12 @@ def batch_keys(layout: Layout, job: TrainingJob) -> dict[str, object]:
 
 
 def remat_keys(layout: Layout) -> dict[str, object]:
-    """Return the keys of the recomputation."""
-    if layout.recompute == "selective":
+    """Return the keys of the recomputation; nothing of it is `minimal_with_context`.
+
+    `none` is no way to keep everything: release 0.2.5 reads it as no policy, and under none
+    `jax.checkpoint` computes every layer again.
+    """
+    if layout.recompute != "full":
         return {"remat_policy": REMAT_POLICIES[layout.recompute_modules]}
     if layout.activation_offload:
         return {"remat_policy": "custom", "decoder_layer_input": "offload"}

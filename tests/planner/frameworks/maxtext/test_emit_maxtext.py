@@ -118,14 +118,15 @@ def test_the_batch_is_the_plan_s(changes: dict[str, Any], share: float, steps: i
 
 def test_policies_of_recomputation() -> None:
     full = {"recompute": "full", "recompute_layers": 32}
+    none = {"recompute": "none", "recompute_layers": 0}
+    assert config(**none)["remat_policy"] == "minimal_with_context"
     assert config(**full)["remat_policy"] == "full"
     moved = config(**full, activation_offload_layers=32)
     assert (moved["remat_policy"], moved["decoder_layer_input"]) == ("custom", "offload")
     modules = {
-        ("layernorm",): "minimal_with_context",
-        ("core_attn", "layernorm"): "minimal",
-        ("layernorm", "mlp"): "save_dot_with_context_except_mlp",
-        ("core_attn", "layernorm", "mlp"): "save_dot_except_mlp",
+        ("core_attn",): "minimal",
+        ("mlp",): "save_dot_with_context_except_mlp",
+        ("core_attn", "mlp"): "save_dot_except_mlp",
     }
     for names, policy in modules.items():
         keys = config(recompute="selective", recompute_layers=0, recompute_modules=names)

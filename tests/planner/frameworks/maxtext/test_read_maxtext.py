@@ -75,7 +75,7 @@ def test_a_script_of_xpk() -> None:
     assert run.framework == "maxtext"
     assert run.n_devices == 256  # two slices of 64 chips of two devices
     assert fields(run, "dp", "dp_shard", "zero", "mbs", "gbs") == (256, 128, 3, 2, 512)
-    assert fields(run, "recompute", "recompute_modules") == ("selective", ("layernorm", "mlp"))
+    assert fields(run, "recompute", "recompute_modules") == ("selective", ("mlp",))
     assert run.job["precision"] == "fp8-tensorwise"
     assert run.settings["weight_quantization_calibration_method"] == "fixed,-224,224"
     model, _ = describe(run, None)
@@ -158,9 +158,10 @@ PLANS: Mapping[str, tuple[ModelShape, dict[str, Any]]] = {
             "zero": 3,
             "recompute": "selective",
             "recompute_layers": 0,
-            "recompute_modules": ("core_attn", "layernorm"),
+            "recompute_modules": ("core_attn", "mlp"),
         },
     ),
+    "nothing again": (LLAMA3_8B, {"zero": 3, "recompute": "none", "recompute_layers": 0}),
     "experts": (MIXTRAL_8X7B, {"zero": 3, "ep": 2, "tp": 2, "etp": 2, "sp": True}),
     "latent": (DEEPSEEK_V3, {"zero": 3, "ep": 4, "n_devices": 64, "dp": 64}),
     "latent ring": (
