@@ -1,4 +1,4 @@
-"""The collectives of a compiled XLA program, read from its text: how often each runs, what it holds.
+"""The collectives of a compiled XLA program, from its text: how often each runs, what it holds.
 
 A loop counts as often as it runs (`known_trip_count`, or the constant that its condition compares
 with), a branch as often as what calls it. Of a tuple every part counts. Needs the standard library
@@ -15,6 +15,9 @@ _HEAD = re.compile(r"^(ENTRY )?%?([\w.-]+) \(.*\) -> .* \{$")
 _OPERATION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
 _KIND = re.compile(rf" ({'|'.join(KINDS)})(?:-start)?\(")
 _CALLED = re.compile(r"(?:body|calls|to_apply|true_computation|false_computation)=%?([\w.-]+)")
+_MESH = re.compile(
+    r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\([^{]*\))? \{([^}]*)\}"
+)
 _ARRAY = re.compile(r"\b(pred|[suf]\d+|bf16|f8\w+)\[([\d,]*)\]")
 
 
@@ -23,7 +26,7 @@ class Collective:
     """One collective operation of a program."""
 
     kind: str
-    """One of `KINDS`; `reduce-scatter` also for an all-reduce of which a rank keeps its part."""
+    """One of `KINDS`."""
     group_size: int
     n_runs: int
     """How often one run of the program runs it."""
@@ -96,20 +99,13 @@ def collectives(text: str, n_devices: int) -> Iterator[Collective]:
             source = re.search(r'op_name="([^"]*)"', line)
             types = tuple(kind_of for kind_of, _ in shapes)
             where = source[1] if source else ""
-            named = "reduce-scatter" if _is_kept_in_part(kind[1], name, parts) else kind[1]
-            yield Collective(named, ranks, times, elements, types, where)
-
-
-def _is_kept_in_part(kind: str, name: str, parts: dict[str, list[str]]) -> bool:
-    """Tell whether an all-reduce is one that TPUs run as a reduce-scatter: fused with the cut."""
-    if kind != "all-reduce":
-        return False
-    return "all-reduce-scatter" in name or any("dynamic-slice(" in x for x in parts[name][-1:])
+            yield Collective(kind[1], ranks, times, elements, types, where)
 
 
 def _results(head: str, line: str) -> list[tuple[str, list[int]]]:
     """Return type and shape of each result; of an asynchronous gather the second half alone."""
-    shapes = [(kind, [int(n) for n in sizes.split(",") if n]) for kind, sizes in _ARRAY.findall(head)]
+    arrays = _ARRAY.findall(head)
+    shapes = [(kind, [int(n) for n in sizes.split(",") if n]) for kind, sizes in arrays]
     if re.search(r" (all-gather|collective-permute)-start\(", line):
         return shapes[len(shapes) // 2 :][: len(shapes) // 2]
     return shapes
@@ -129,7 +125,7 @@ def group_size(line: str, n_devices: int) -> int:
         return len(listed[1].split(","))
     if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", line):
         return int(iota[2])
-    if mesh := re.search(r"replica_groups=mesh\[([^\]]*)\](?:, device_ids=\([^{]*\))? \{([^}]*)\}", line):
+    if mesh := _MESH.search(line):
         sizes = dict(re.findall(r"'(\w+)'=(\d+)", mesh[1]))
         axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", mesh[2])
         return math.prod(int(part or sizes[name]) for name, part in axes)
