@@ -367,8 +367,8 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "recomputed modules that no policy has",
         REMAT,
         _unwritten_policy,
-        "recompute of modules: policies of dense models compute core_attn and mlp again; of experts"
-        " they save nothing",
+        "recompute of modules: policies of dense models compute core_attn and mlp again; of"
+        " experts they save nothing",
         "recompute full, or modules core_attn or mlp of a dense model",
     ),
     _layout_rule(
