@@ -47,14 +47,15 @@ REMAT = "maxtext/layers/nnx_decoders.py, NNXDecoder.get_remat_policy"
 
 PRECISIONS = ("bf16", "fp8-tensorwise")
 """Precisions of plans that files are written for."""
-REMAT_POLICIES = {
-    ("layernorm",): "minimal_with_context",
-    ("core_attn", "layernorm"): "minimal",
-    ("layernorm", "mlp"): "save_dot_with_context_except_mlp",
-    ("core_attn", "layernorm", "mlp"): "save_dot_except_mlp",
+REMAT_POLICIES: dict[tuple[str, ...], str] = {
+    (): "minimal_with_context",
+    ("core_attn",): "minimal",
+    ("mlp",): "save_dot_with_context_except_mlp",
+    ("core_attn", "mlp"): "save_dot_except_mlp",
 }
 """Policies of dense models by the modules that are computed again, in the order of
-`RECOMPUTE_MODULES`; all of them compute the product of an MLP's gate again too."""
+`RECOMPUTE_MODULES`. All of them keep products alone: norms and activations are computed again
+too, which is not priced."""
 AXES = (
     "data",
     "pipeline",
@@ -366,9 +367,9 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         "recomputed modules that no policy has",
         REMAT,
         _unwritten_policy,
-        "recompute of modules: policies of dense models compute layernorm again, with or without"
-        " core_attn and mlp; of experts they save nothing",
-        "recompute full, or modules core_attn+layernorm of a dense model",
+        "recompute of modules: policies of dense models compute core_attn and mlp again; of"
+        " experts they save nothing",
+        "recompute full, or modules core_attn or mlp of a dense model",
     ),
     _layout_rule(
         "MXT504",
@@ -394,6 +395,15 @@ LAYOUT_RULES: tuple[FrameworkRule, ...] = (
         ),
         "precision: quantization fp8_full says products of weights alone",
         "fp8_param_gather, fp8_attention and fp8_output off, no bf16_layers",
+    ),
+    _layout_rule(
+        "MXT506",
+        "nothing of experts recomputed",
+        f"{REMAT}; {PYCONFIG}",
+        lambda c: c.is_recompute("none") & (c.model.n_experts > 0),
+        "recompute none: no policy keeps the products of experts; remat_policy none is read as no"
+        " policy, under which every layer is computed again",
+        "recompute full",
     ),
 )
 """Rules over layouts alone."""
@@ -482,6 +492,8 @@ def _ring(c: Case) -> list[str]:
             "ring needs ici_context_parallelism above 1": cp == 1,
             "ring needs use_tokamax_splash": not c.setting("use_tokamax_splash", False),
             "ring needs attention flash": c.setting("attention", "autoselected") != "flash",
+            "ring of latent attention needs packing false": bool(c.model.latent)
+            and bool(c.setting("packing", True)),
         }
     )
 

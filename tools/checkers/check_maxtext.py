@@ -12,6 +12,7 @@
 
 import argparse
 import contextlib
+import dataclasses
 import enum
 import io
 import json
@@ -22,6 +23,8 @@ import typing
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import compiled_hlo
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
@@ -159,7 +162,7 @@ def trained(file: str, words: Sequence[str]) -> dict[str, object]:
     """Train the steps of one YAML and return what the running program shows of the plan.
 
     The axes of its mesh that are larger than 1, the shards of every weight and moment, the losses
-    of the steps, and the bytes of each kind of collective in the compiled step.
+    of the steps, and the collectives of the compiled step (`compiled_hlo.Collective`).
     """
     import jax
     from maxtext.common import metric_logger
@@ -200,7 +203,17 @@ def trained(file: str, words: Sequence[str]) -> dict[str, object]:
         if getattr(leaf, "ndim", 0) > 1 and hasattr(leaf, "sharding")
     }
     axes = {name: size for name, size in dict(seen["mesh"].shape).items() if size > 1}
-    return {"mesh": axes, "shards": shards, "losses": seen.get("losses", [])}
+    steps = [text for text in seen["programs"] if "train_step" in text[:80]]
+    return {
+        "mesh": axes,
+        "shards": shards,
+        "losses": seen.get("losses", []),
+        "collectives": [
+            dataclasses.asdict(one)
+            for text in steps[:1]
+            for one in compiled_hlo.collectives(text, math.prod(axes.values()))
+        ],
+    }
 
 
 def plain(value: object) -> object:

@@ -44,7 +44,7 @@ def config_keys(request: EmitRequest, slices: int) -> dict[str, dict[str, object
     layout, shape, job = request.layout, request.shape, request.job
     return {
         "The model.": model_keys(shape, vocab_rows(layout, shape), request.details),
-        "The plan: mesh, batch, recomputation, precision.": plan_keys(layout, job, slices),
+        "The plan: mesh, batch, recomputation, precision.": plan_keys(layout, shape, job, slices),
         "The run: synthetic tokens until a data set is named.": {
             "hardware": "tpu",
             "attention": _attention(shape),

@@ -25,11 +25,11 @@ MOST_FILES = 20
 """Longest chain of files that extend each other."""
 _RECOMPUTED = {
     **{policy: names for names, policy in REMAT_POLICIES.items()},
-    "minimal_flash": ("layernorm",),
-    "minimal_with_quantization": ("core_attn", "layernorm"),
-    "minimal_with_context_and_quantization": ("layernorm",),
-    "save_dot_except_mlpwi": ("core_attn", "layernorm", "mlp"),
-    "save_qkv_proj": ("core_attn", "layernorm", "mlp"),
+    "minimal_flash": (),
+    "minimal_with_quantization": ("core_attn",),
+    "minimal_with_context_and_quantization": (),
+    "save_dot_except_mlpwi": ("core_attn", "mlp"),
+    "save_qkv_proj": ("core_attn", "mlp"),
 }
 """Modules that the policies of dense layers compute again."""
 _NEAR = ("save_dot_except_mlpwi", "save_qkv_proj")
@@ -287,7 +287,8 @@ def _recompute(
     policy = read.text("remat_policy", "full")
     full = {"recompute": "full", "recompute_layers": layers}
     if policy in ("none", "") or settings.get("remat_policy", "full") is None:
-        return {"recompute": "none", "recompute_layers": 0}
+        notes.append("remat_policy none: every layer is computed again, as under full")
+        return full
     if policy == "full":
         return full
     if policy == "custom":
@@ -296,13 +297,16 @@ def _recompute(
     if policy in _RECOMPUTED and not has_experts:
         if policy in _NEAR:
             notes.append(f"remat_policy {policy}: priced as save_dot_except_mlp")
-        return {
-            "recompute": "selective",
-            "recompute_layers": 0,
-            "recompute_modules": _RECOMPUTED[policy],
-        }
+        return _modules(_RECOMPUTED[policy])
     notes.append(f"remat_policy {policy}: what it keeps or moves to the host is priced as full")
     return full
+
+
+def _modules(names: tuple[str, ...]) -> dict[str, Any]:
+    """Return the recomputation of these modules of a dense layer."""
+    if not names:
+        return {"recompute": "none", "recompute_layers": 0}
+    return {"recompute": "selective", "recompute_layers": 0, "recompute_modules": names}
 
 
 def _custom(
@@ -324,11 +328,10 @@ def _custom(
     if kept["attention"] and not has_experts:
         again = {
             "core_attn": read.text("context") != "device",
-            "layernorm": True,
             "mlp": not kept["mlp"],
         }
         modules = tuple(name for name, is_again in again.items() if is_again)
-        return {"recompute": "selective", "recompute_layers": 0, "recompute_modules": modules}
+        return _modules(modules)
     notes.append("remat_policy custom: what it keeps or moves to the host is priced as full")
     return full
 

@@ -5,7 +5,7 @@ import math
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
-from costmodels.shapes import TrainingJob
+from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from searches.frameworks.maxtext import REMAT_POLICIES
 
@@ -94,11 +94,13 @@ def batch_keys(layout: Layout, job: TrainingJob) -> dict[str, object]:
 
 
 def remat_keys(layout: Layout) -> dict[str, object]:
-    """Return the keys of the recomputation."""
-    if layout.recompute == "selective":
+    """Return the keys of the recomputation; nothing of it is `minimal_with_context`.
+
+    `none` is no way to keep everything: release 0.2.5 reads it as no policy, and under none
+    `jax.checkpoint` computes every layer again.
+    """
+    if layout.recompute != "full":
         return {"remat_policy": REMAT_POLICIES[layout.recompute_modules]}
-    if layout.recompute == "none" or not layout.recompute_layers:
-        return {"remat_policy": "none"}
     if layout.activation_offload:
         return {"remat_policy": "custom", "decoder_layer_input": "offload"}
     return {"remat_policy": "full"}
@@ -118,10 +120,19 @@ def precision_keys(job: TrainingJob) -> dict[str, object]:
     return keys
 
 
-def plan_keys(layout: Layout, job: TrainingJob, slices: int = 1) -> dict[str, object]:
+def data_keys(layout: Layout, shape: ModelShape) -> dict[str, object]:
+    """Return the keys of the data: a ring of latent attention takes no packed documents."""
+    ring = layout.cp > 1 and layout.cp_comm == "p2p"
+    return {"packing": False} if ring and shape.latent else {}
+
+
+def plan_keys(
+    layout: Layout, shape: ModelShape, job: TrainingJob, slices: int = 1
+) -> dict[str, object]:
     """Return all keys that a plan decides."""
     return {
         **mesh_keys(layout, slices),
+        **data_keys(layout, shape),
         **batch_keys(layout, job),
         **remat_keys(layout),
         **precision_keys(job),
@@ -130,5 +141,5 @@ def plan_keys(layout: Layout, job: TrainingJob, slices: int = 1) -> dict[str, ob
 
 def maxtext_settings(layout: Layout, problem: Problem) -> dict[str, str]:
     """Return the keys of a plan with their values as text."""
-    keys = plan_keys(layout, problem.job, n_slices(layout, problem.pool))
+    keys = plan_keys(layout, problem.shape, problem.job, n_slices(layout, problem.pool))
     return {name: json.dumps(value) for name, value in keys.items()}

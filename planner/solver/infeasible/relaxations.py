@@ -16,6 +16,7 @@ from costmodels.precision import SIXTEEN_BIT
 from costmodels.tuning.records import DPO, LORA, PRETRAIN, QLORA, SFT
 from hardware.catalogue import load_catalogue
 from hardware.parts import Pool
+from hardware.torus import slice_shape
 from planner.errors import SearchError, SpecError
 from planner.solver.answer.result import Relaxation
 from planner.solver.options import SolveCommand, SolveOptions
@@ -442,14 +443,19 @@ def _more_nodes(start: Attempt) -> Attempt | None:
             return False
         try:
             return _fits(attempt(n))
-        except SpecError:  # a count that its scale-up domain or its bounds do not allow
+        except (SpecError, SearchError):  # its scale-up domain, bounds, slices do not allow it
             return False
 
     maximum = pool.n_nodes << MAX_NODE_DOUBLINGS
     least = least_true(
         lambda n: states_can_fit(problem, n * pool.devices_per_node), pool.n_nodes + 1, maximum
     )
-    for n in range(least, min(least + NODE_COUNTS_TRIED, maximum + 1)):
+    counts = range(least, maximum + 1)
+    if torus := pool.accelerator.torus:  # few counts are slices
+        slices = (n for n in counts if slice_shape(torus, n * pool.devices_per_node))
+        tried = itertools.islice(slices, NODE_COUNTS_TRIED)
+        return next((attempt(n) for n in tried if fits(n)), None)
+    for n in counts[:NODE_COUNTS_TRIED]:
         if fits(n):
             return attempt(n)
     high = least + NODE_COUNTS_TRIED - 1

@@ -477,7 +477,7 @@ _LAYOUT: dict[str, Both] = {
     "MXT413": ({"precision": "bf16-true"}, {}),
     "MXT501": ({"precision": "fp16"}, {"precision": "fp8-tensorwise"}),
     "MXT502": ({"model": {"norm": "layernorm"}}, {"model": LATENT}),
-    "MXT503": (_recomputed("core_attn"), _recomputed("core_attn", "layernorm")),
+    "MXT503": (_recomputed("layernorm"), _recomputed("core_attn")),
     "MXT504": (
         {"recompute": "full", "recompute_layers": 8},
         {"recompute": "full", "recompute_layers": 32},
@@ -541,6 +541,7 @@ _LAYOUT: dict[str, Both] = {
     "NAM504": ({"model": LATENT}, {"model": EXPERTS}),
     "NAM505": (MOMENTS, {}),
     "NAM506": ({"precision": "bf16-true"}, {}),
+    "MXT506": ({"model": LATENT, "recompute": "none"}, {"recompute": "none"}),
 }
 
 SIZES = {

@@ -12,6 +12,7 @@ from planner.frameworks.emit_request import EmitRequest
 from planner.specs.schema import DetailsSpec
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 
+RING = {"dp": 32, "cp": 2, "cp_comm": "p2p"}
 EXPERTS = {"n_devices": 64, "dp": 64, "ep": 4, "zero": 3}
 
 
@@ -30,7 +31,7 @@ def emitted(
     **changes: Any,
 ) -> dict[str, str]:
     changes.setdefault("zero", 3)
-    plan = layout(shape, **changes)
+    plan = layout(shape, **{"recompute": "full", "recompute_layers": shape.layers} | changes)
     devices = tpus(slice_devices or plan.n_devices)
     return emit_plan("maxtext", EmitRequest(plan, shape, job, devices, HEADER, details))
 
@@ -53,6 +54,10 @@ def config(**changes: Any) -> dict[str, Any]:
         ),
         ("mixtral-8x7b-maxtext", emitted(MIXTRAL_8X7B, **EXPERTS)),
         ("deepseek-v3-maxtext", emitted(DEEPSEEK_V3, **EXPERTS)),
+        (
+            "deepseek-v3-maxtext-ring",
+            emitted(replace(DEEPSEEK_V3, mtp_layers=0), **EXPERTS | RING),
+        ),
     ],
 )
 def test_golden(name: str, files: dict[str, str]) -> None:
@@ -113,18 +118,18 @@ def test_the_batch_is_the_plan_s(changes: dict[str, Any], share: float, steps: i
 
 def test_policies_of_recomputation() -> None:
     full = {"recompute": "full", "recompute_layers": 32}
-    assert config()["remat_policy"] == "none"
+    none = {"recompute": "none", "recompute_layers": 0}
+    assert config(**none)["remat_policy"] == "minimal_with_context"
     assert config(**full)["remat_policy"] == "full"
     moved = config(**full, activation_offload_layers=32)
     assert (moved["remat_policy"], moved["decoder_layer_input"]) == ("custom", "offload")
     modules = {
-        ("layernorm",): "minimal_with_context",
-        ("core_attn", "layernorm"): "minimal",
-        ("layernorm", "mlp"): "save_dot_with_context_except_mlp",
-        ("core_attn", "layernorm", "mlp"): "save_dot_except_mlp",
+        ("core_attn",): "minimal",
+        ("mlp",): "save_dot_with_context_except_mlp",
+        ("core_attn", "mlp"): "save_dot_except_mlp",
     }
     for names, policy in modules.items():
-        keys = config(recompute="selective", recompute_modules=names)
+        keys = config(recompute="selective", recompute_layers=0, recompute_modules=names)
         assert keys["remat_policy"] == policy
 
 
@@ -155,7 +160,7 @@ def test_another_model_is_asked_for() -> None:
 
 
 def test_it_runs_on_tpus_alone() -> None:
-    plan = layout(zero=3)
+    plan = layout(zero=3, recompute="full", recompute_layers=32)
     assert "maxtext" in runs_on(plan, LLAMA3_8B, JOB, vendor="Google")
     assert "maxtext" not in runs_on(plan, LLAMA3_8B, JOB, vendor="NVIDIA")
     assert "MaxText runs on Google" in (why_not("maxtext", plan, LLAMA3_8B, JOB, "NVIDIA") or "")

@@ -75,7 +75,7 @@ def test_a_script_of_xpk() -> None:
     assert run.framework == "maxtext"
     assert run.n_devices == 256  # two slices of 64 chips of two devices
     assert fields(run, "dp", "dp_shard", "zero", "mbs", "gbs") == (256, 128, 3, 2, 512)
-    assert fields(run, "recompute", "recompute_modules") == ("selective", ("layernorm", "mlp"))
+    assert fields(run, "recompute", "recompute_modules") == ("selective", ("mlp",))
     assert run.job["precision"] == "fp8-tensorwise"
     assert run.settings["weight_quantization_calibration_method"] == "fixed,-224,224"
     model, _ = describe(run, None)
@@ -130,6 +130,10 @@ def test_words_win_over_files_that_extend_files(tmp_path: Path) -> None:
         read_run(str(script), RunQuery())
 
 
+RING_OF_LATENTS = (
+    "model_name=deepseek2-16b ici_context_parallelism=2 context_parallel_strategy=ring"
+    " use_tokamax_splash=true attention=flash"
+)
 PLANS: Mapping[str, tuple[ModelShape, dict[str, Any]]] = {
     "fsdp": (LLAMA3_8B, {"zero": 3}),
     "replicas": (LLAMA3_8B, {"zero": 3, "shard": 4, "mbs": 2}),
@@ -150,10 +154,20 @@ PLANS: Mapping[str, tuple[ModelShape, dict[str, Any]]] = {
     ),
     "modules": (
         LLAMA3_8B,
-        {"zero": 3, "recompute": "selective", "recompute_modules": ("core_attn", "layernorm")},
+        {
+            "zero": 3,
+            "recompute": "selective",
+            "recompute_layers": 0,
+            "recompute_modules": ("core_attn", "mlp"),
+        },
     ),
+    "nothing again": (LLAMA3_8B, {"zero": 3, "recompute": "none", "recompute_layers": 0}),
     "experts": (MIXTRAL_8X7B, {"zero": 3, "ep": 2, "tp": 2, "etp": 2, "sp": True}),
     "latent": (DEEPSEEK_V3, {"zero": 3, "ep": 4, "n_devices": 64, "dp": 64}),
+    "latent ring": (
+        replace(DEEPSEEK_V3, mtp_layers=0),
+        {"zero": 3, "ep": 4, "cp": 2, "cp_comm": "p2p", "n_devices": 64, "dp": 32},
+    ),
     "slices": (LLAMA3_8B, {"zero": 3, "n_devices": 64, "dp": 64, "shard": 16}),
 }
 
@@ -161,7 +175,7 @@ PLANS: Mapping[str, tuple[ModelShape, dict[str, Any]]] = {
 @pytest.mark.parametrize("name", PLANS)
 def test_a_plan_is_read_back(name: str, tmp_path: Path) -> None:
     shape, changes = PLANS[name]
-    plan = layout(shape, **changes)
+    plan = layout(shape, **{"recompute": "full", "recompute_layers": shape.layers} | changes)
     files = emit_plan("maxtext", EmitRequest(plan, shape, JOB, tpus(8), HEADER))
     for file, text in files.items():
         (tmp_path / file).write_text(text)
@@ -191,6 +205,8 @@ def test_a_plan_is_read_back(name: str, tmp_path: Path) -> None:
         ("ici_tensor_parallelism=-1", ["MXT122"]),
         ("ici_fsdp_parallelism=3 ici_tensor_parallelism=4 dcn_data_parallelism=1", ["MXT123"]),
         ("ici_context_parallelism=2 context_parallel_strategy=ring", ["MXT124"]),
+        (RING_OF_LATENTS, ["MXT124"]),
+        (f"{RING_OF_LATENTS} packing=false", []),
         ("ici_context_parallelism=2 context_parallel_strategy=ulysses", ["MXT125"]),
         ("ici_pipeline_parallelism=4 num_layers_per_pipeline_stage=3", ["MXT220"]),
         ("shard_optimizer_over_data=true ici_fsdp_parallelism=8", ["MXT420"]),
