@@ -209,10 +209,10 @@ def test_every_framework_numbers_its_ranks_alike(
     if order.expert:
         copies = n // (pp * ep)
         sizes |= {"ep": ep, "expert": ep, "etp": 1, "edp": copies, "expert_data": copies}
-        sizes["efsdp"] = copies // replicas
+        sizes |= {"efsdp": copies // replicas, "ep_shard": copies}
         experts = {name: sizes[name] for name in order.expert.split()}
         assert brute_force(experts, {"ep", "expert"}) == found["ep"]
-        wide = {"edp", "expert_data", "dp_replicate", "efsdp"}
+        wide = {"edp", "expert_data", "dp_replicate", "efsdp", "ep_shard"}
         assert brute_force(experts, wide) == found["edp"]
         if "efsdp" in experts and sizes["efsdp"] > 1:
             assert brute_force(experts, {"efsdp"}) == found["expert-zero"]
