@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from hardware.parts import Cluster, Fabric, Operations, Tier
 from planner import units
 from planner.errors import CatalogError
+from planner.specs.cluster.links import canonical_link, link_faults, pool_links
 from planner.specs.cluster.pools import other_uses, read_pool
 from planner.specs.contradictions import cluster_faults, name_fault
 from planner.specs.importers.hostlist import compress_hosts
@@ -32,7 +33,9 @@ def read_cluster(document: Document) -> ClusterInput:
     ]
     pools = tuple(pool for pool, _, _ in read)
     raise_faults(document, [name_fault(i, [p.name for p in pools]) for i in range(len(pools))])
+    raise_faults(document, link_faults(spec, [pool.name for pool in pools]))
     cluster = Cluster(spec.name or default_name(document, "cluster"), pools, fabric)
+    cluster = dataclasses.replace(cluster, links=pool_links(spec.links, cluster))
     sources = tuple(source for _, _, source in read)
     canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read], sources)
     for pool, pool_spec in zip(canonical["pools"], spec.pools, strict=True):
@@ -45,6 +48,8 @@ def read_cluster(document: Document) -> ClusterInput:
         )
         if (path := ("pools", i))
     )
+    if spec.links:
+        canonical["links"] = [canonical_link(link) for link in spec.links]
     if operations := _canonical_operations(spec.operations):
         canonical["operations"] = operations
     return ClusterInput(
