@@ -1185,6 +1185,8 @@ class SearchSpec(_Spec):
     """As `--allow`: `[tp-across-domains]`."""
     pool: str = ""
     """Pool of the cluster, as `--pool`."""
+    pools: str = ""
+    """As `--pools`: `apart`, or `together` for one job over several pools too."""
     objective: str = ""
     """As `--objective`: what is to be best."""
     within: Factor | None = None

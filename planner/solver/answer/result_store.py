@@ -21,6 +21,7 @@ from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from planner.specs.search.axis_values import NUMERICS, layout_from_json
 from planner.specs.search.objectives import WITHIN
+from planner.specs.search.section import APART
 from planner.units import GIB, shown_value
 
 MAX_SAVED = 20
@@ -118,6 +119,7 @@ def read_options(data: Mapping[str, Any]) -> SolveOptions:
         allow=frozenset(data["allow"]),
         objective=data.get("objective", "step_time"),
         within=data.get("within", WITHIN),
+        pools=data.get("pools", APART),
         memory_margin=data.get("memory_margin", MEMORY_MARGIN),
         deadline_s=data.get("deadline_s"),
         step_limit_s=data.get("step_limit_s"),
