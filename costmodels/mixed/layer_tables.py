@@ -17,6 +17,7 @@ from costmodels.mixed.tables import (
     LinkFacts,
     MixedPool,
     MixedProblem,
+    Overlap,
     Prefix,
     Ring,
     StageTable,
@@ -322,5 +323,19 @@ def mixed_problem(
         n_layers=first.shape.layers,
         global_batch=first.job.global_batch,
         fixed_s=max(x.stack.fixed_step_s for x in problems),
+        overlap=_overlap(first),
         straggler_factor=straggler_factor(first, n_nodes * first.pool.devices_per_node),
+    )
+
+
+def _overlap(problem: Problem) -> Overlap | None:
+    """Return how the stack hides data-parallel traffic with ZeRO 1; None where it does not."""
+    stack = problem.stack
+    if stack.zero1_overlap != "both":
+        return None
+    width = grad_wire_bytes(problem.job.recipe, stack)
+    return Overlap(
+        piece_bytes=stack.bucket_params * width,
+        piece_bytes_per_rank=stack.bucket_params_per_rank * width,
+        slowdown=stack.overlap_slowdown,
     )

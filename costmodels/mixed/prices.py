@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
+from math import ceil
 
 from costmodels.mixed.plans import MixedPlan, MixedStage, PipelineKind
 from costmodels.mixed.tables import MixedProblem, StageTable
@@ -99,21 +100,44 @@ def in_flight(pp: int, stage: int, n_micro: int) -> int:
     return min(n_micro, pp - stage)
 
 
-def sync_times_s(
-    problem: MixedProblem, table: StageTable, n_pipelines: int, grad_bytes: float, weight: float
-) -> float:
-    """Return the time of gradients and weights among the pipelines of a kind, seconds.
+@dataclass(frozen=True, slots=True)
+class Sync:
+    """What the pipelines of a kind exchange for one of their stages, and what runs beside it."""
 
-    ZeRO 1: reduce-scatter and all-gather; ZeRO 0: all-reduce. Nothing is hidden beside compute:
-    an upper bound. `weight` are the bytes of weights that ZeRO 1 gathers.
+    grad_bytes: float
+    weight_bytes: float
+    forward_s: float
+    backward_s: float
+
+
+def sync_s(problem: MixedProblem, table: StageTable, n_pipelines: int, sync: Sync) -> float:
+    """Return what gradients and weights of a stage add to the step, seconds.
+
+    ZeRO 1: reduce-scatter and all-gather; ZeRO 0: all-reduce. With overlap a transfer c in n
+    pieces beside a window w, the last backward or the first forward of one micro-batch, exposes
+    e = min(c, max(c/n, c - w)) (`comm.data_parallel.exposed_once_s`), and slows compute down by a
+    share of the rest.
     """
     ring = problem.pools[table.pool].rings.get((table.n_devices, n_pipelines))
     if ring is None or n_pipelines == 1:
         return 0.0
+    windows = ((ring.reduce_scatter, sync.grad_bytes, sync.backward_s),)
     if problem.zero:
-        reduce, gather = ring.reduce_scatter, ring.all_gather
-        return reduce[0] + grad_bytes * reduce[1] + gather[0] + weight * gather[1]
-    return ring.all_reduce[0] + grad_bytes * ring.all_reduce[1]
+        windows += ((ring.all_gather, sync.weight_bytes, sync.forward_s),)
+    else:
+        windows = ((ring.all_reduce, sync.grad_bytes, sync.backward_s),)
+    total, overlap = 0.0, problem.overlap
+    for (latency, per_byte), size, window_s in windows:
+        one = size * per_byte
+        if overlap is None:
+            total += latency + one
+            continue
+        piece = max(overlap.piece_bytes, overlap.piece_bytes_per_rank * n_pipelines)
+        n = max(1.0, ceil(sync.grad_bytes / piece))
+        transfer = n * latency + one
+        exposed = min(transfer, max(transfer / n, transfer - window_s))
+        total += exposed + overlap.slowdown * (transfer - exposed)
+    return total
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +242,7 @@ def price(plan: MixedPlan, problem: MixedProblem) -> MixedPrice:
         T = S [ m max t + sum t - max t + crossings hop ] + max_r ( sync + exchange + update )
             + tied + fixed
 
-    The step is that of the slowest kind. Left out: overlap of data-parallel traffic, so that the
-    time is an upper bound of what a stack with overlap takes.
+    The step is that of the slowest kind.
     """
     tables = [[table_of(problem, x, kind.mbs) for x in kind.stages] for kind in plan.kinds]
     exchanged, crossing = exchanges_s(plan, problem, tables)
@@ -249,15 +272,16 @@ def _kind_price(
         end = start + stage.layers
         active = in_flight(pp, r, m)
         grads, weights = table.grad_bytes.of(start, end), table.weight_bytes.of(start, end)
+        forward_s, backward_s = table.forward_s.of(start, end), table.backward_s.of(start, end)
         stages.append(
             StagePrice(
-                forward_s=table.forward_s.of(start, end),
-                backward_s=table.backward_s.of(start, end),
+                forward_s=forward_s,
+                backward_s=backward_s,
                 states_bytes=table.whole_bytes.of(start, end)
                 + table.shared_bytes.of(start, end) / share,
                 activation_bytes=active * table.activation_bytes.of(start, end),
                 other_bytes=table.fixed_bytes + table.working_bytes.of(start, end),
-                sync_s=sync_times_s(problem, table, d, grads, weights),
+                sync_s=sync_s(problem, table, d, Sync(grads, weights, forward_s, backward_s)),
                 exchange_s=exchanged_s[r],
                 update_s=table.update_s.of(start, end) / share + table.clear_s.of(start, end),
             )

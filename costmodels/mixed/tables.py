@@ -130,6 +130,18 @@ class LinkFacts:
     price_per_byte: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Data-parallel traffic in pieces, beside the last backward and the first forward."""
+
+    piece_bytes: float
+    """Least size of a piece, bytes of gradients."""
+    piece_bytes_per_rank: float
+    """The same for each pipeline of a kind; the larger of the two counts."""
+    slowdown: float
+    """Growth of compute beside hidden traffic, as a share of that traffic."""
+
+
 @dataclass(frozen=True)
 class MixedProblem:
     """One job on several pools."""
@@ -143,6 +155,8 @@ class MixedProblem:
     zero: int = 1
     fixed_s: float = 0.0
     """Of every step."""
+    overlap: Overlap | None = None
+    """None: nothing runs beside compute."""
     straggler_factor: float = 1.0
     """On the pipeline: the slowest of many nodes decides."""
 

@@ -1,0 +1,1 @@
+"""Jobs over several pools: which pipelines share them, with a proven bound."""
