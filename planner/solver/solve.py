@@ -2,7 +2,8 @@
 
 import time
 from dataclasses import dataclass, replace
-from typing import Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
 
 from costmodels.breakdown import break_down
 from costmodels.schedule.stages import SPLITS
@@ -59,11 +60,15 @@ from planner.solver.sources import Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_from_pins
+from planner.specs.search.section import TOGETHER
 from planner.text_lines import SPLIT_CHOSEN
 from searches.executors.executor import ExecutorError
 from searches.feasibility import StoppedError
 from searches.rules import Context
 from searches.splits.uneven import SplitChoice, best_split_of
+
+if TYPE_CHECKING:
+    from planner.solver.together.answer import Joining
 
 
 def solve(
@@ -103,6 +108,8 @@ def solve(
     if request.pool:
         inputs = inputs[0], inputs[1].pool(request.pool)
     options, chosen = of_able_framework(*inputs, options)
+    join = _joining(*inputs, options) if options.pools == TOGETHER else None
+    inputs = (inputs[0], join.cluster) if join else inputs
     options, notes = anchored_options(options, request.reference)
     command = SolveCommand(
         *source_names(model, cluster),
@@ -117,9 +124,30 @@ def solve(
     try:
         extent = Extent(different=True)
         result = solve_inputs(*inputs, options, execution, command, extent)
+        if join:
+            alone = partial(_on_one_pool, inputs, options, execution)
+            result = join.with_together(result, inputs[0], options, alone, stop)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
     return replace(result, notes=(*chosen, *notes, *result.notes))
+
+
+def _joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> "Joining":
+    """Return how the pools of a cluster are joined; an error for what is not modelled of it."""
+    from planner.solver.together.answer import joining  # 100 ms: the search over several pools
+
+    return joining(model, cluster, options)
+
+
+def _on_one_pool(
+    inputs: tuple[ModelInput, ClusterInput],
+    options: SolveOptions,
+    execution: Execution,
+    index: int,
+) -> Result:
+    """Return the best plan on one pool of a cluster alone."""
+    own = inputs[0], inputs[1].only(index)
+    return solve_inputs(*own, replace(options, top=1), execution, extent=Extent(reasons=False))
 
 
 def evaluate(

@@ -1,0 +1,244 @@
+"""The answer for one job over several pools, beside the plans on each pool alone."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from costmodels.mixed.plans import MixedPlan
+from costmodels.mixed.prices import MixedPrice, fits, price
+from costmodels.mixed.tables import MixedProblem
+from planner.errors import SearchError
+from planner.solver.answer.result import Plan, Result
+from planner.solver.options import SolveOptions
+from planner.solver.recipes import one_recipe
+from planner.solver.together.link_worth import Edge, pays_from_bytes_per_s
+from planner.solver.together.plans import PlanRecords, with_one_recompute
+from planner.solver.together.pools import MergedCluster, joinable_pools, with_merged_pools
+from planner.solver.together.problems import (
+    JoinedProblem,
+    check_model,
+    check_together,
+    is_for_runner,
+    joined_problem,
+)
+from planner.solver.together.records import JoinedPlan, LinkWorth, PoolWorth, Together
+from planner.specs.inputs import ClusterInput, ModelInput
+from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed, without_pool
+
+Stop = Callable[[], bool]
+Alone = Callable[[int], Result]
+"""The answer on one pool of the cluster alone, by its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How the pools of a cluster are joined."""
+
+    merged: MergedCluster
+
+    @property
+    def cluster(self) -> ClusterInput:
+        """The cluster whose pools of one part are one."""
+        return self.merged.cluster
+
+    def with_together(
+        self,
+        result: Result,
+        model: ModelInput,
+        options: SolveOptions,
+        solve_alone: Alone,
+        stop: Stop | None,
+    ) -> Result:
+        """Return a result on the pools with what one job over several of them reaches."""
+        cluster = self.cluster
+        model = one_recipe(model, options, "one job over several pools runs in one")
+        joinable = joinable_pools(model, cluster, options)
+        blank = Together(
+            joined=(),
+            merged=dict(self.merged.merged),
+            alone=dict(joinable.alone),
+            pays=False,
+            plans=(),
+            bound_s=None,
+            gap=None,
+            complete=True,
+            worth=(),
+            links=(),
+        )
+        if len(joinable.indices) < 2:
+            names = [pool.name for pool in cluster.cluster.pools]
+            left = [name for name in names if name not in joinable.alone]
+            return replace(result, together=replace(blank, alone=_alone(blank, left)))
+        joined = joined_problem(model, cluster, options, joinable.indices)
+        first = _best_alone(result, cluster, options, solve_alone)
+        work = _Work(joined, PlanRecords(model, cluster, joined), options, stop)
+        together = work.together(blank, first, cluster)
+        stopped = result.stopped or ("" if together.complete else "time limit")
+        return replace(result, together=together, stopped=stopped, complete=not stopped)
+
+
+def joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Joining:
+    """Return how the pools of a cluster are joined.
+
+    Raises `UsageError` or `SearchError` for what is asked of a job over several pools that is not
+    modelled.
+    """
+    check_together(options)
+    one_recipe(model, options, "one job over several pools runs in one")
+    merged = with_merged_pools(cluster)
+    if len(merged.cluster.cluster.pools) > 1:
+        check_model(model.shape, model.job)
+    return Joining(merged)
+
+
+def _alone(together: Together, left: Sequence[str]) -> Mapping[str, str]:
+    """Return why pools are planned alone where fewer than two can be joined."""
+    reason = "the cluster has no other pool that it can be joined with"
+    return {**together.alone, **dict.fromkeys(left, reason)}
+
+
+def _best_alone(
+    result: Result, cluster: ClusterInput, options: SolveOptions, solve_alone: Alone
+) -> dict[str, Plan | None]:
+    """Return the best plan on each pool alone, by its name; None where nothing fits."""
+    best: dict[str, Plan | None] = {}
+    for i, (pool, source) in enumerate(zip(cluster.cluster.pools, cluster.sources, strict=True)):
+        names = {pool.name, *(other.pool.name for other in source.others)}
+        plans = [plan for plan in result.plans if plan.pool in names]
+        if not plans:
+            try:
+                plans = list(solve_alone(i).plans)
+            except SearchError:  # the pool cannot run the job; notes of the result say why
+                plans = []
+        best[pool.name] = min(plans, key=lambda x: value_of(x, options.objective), default=None)
+    return best
+
+
+def value_of(plan: Plan | JoinedPlan, objective: str) -> float:
+    """Return the value of a plan by an objective, smaller is better; infinite where unknown."""
+    if objective in ("step_time", "tokens_per_s"):
+        return plan.step_time_s
+    if objective == "goodput":
+        share = plan.goodput_frac if isinstance(plan, JoinedPlan) else _goodput(plan)
+        return plan.step_time_s / share if share else math.inf
+    name = {"cost": "usd_per_million_tokens", "energy": "energy_j_per_token"}[objective]
+    value = getattr(plan if isinstance(plan, JoinedPlan) else plan.run, name, None)
+    return math.inf if value is None else float(value)
+
+
+def _goodput(plan: Plan) -> float:
+    return plan.run.goodput.goodput_frac if plan.run else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The searches of one answer."""
+
+    joined: JoinedProblem
+    records: PlanRecords
+    options: SolveOptions
+    stop: Stop | None
+
+    @property
+    def mixed_options(self) -> MixedOptions:
+        """What plans are looked for."""
+        return MixedOptions(
+            is_uniform=is_for_runner(self.options), n_best=max(self.options.top, 5)
+        )
+
+    def search(self, problem: MixedProblem) -> MixedAnswer:
+        """Return the plans of a problem, the fastest first."""
+        return search_mixed(problem, self.mixed_options, self.stop)
+
+    def together(
+        self, blank: Together, alone: Mapping[str, Plan | None], cluster: ClusterInput
+    ) -> Together:
+        """Return what one job over the joined pools reaches, beside the best on each alone."""
+        problem, options = self.joined.mixed, self.options
+        answer = self.search(problem)
+        found = self._listed(answer)
+        records = [self.records.record(plan, priced, 1) for plan, priced in found]
+        order = sorted(
+            range(len(records)),
+            key=lambda i: (value_of(records[i], options.objective), records[i].step_time_s, i),
+        )
+        plans = [replace(records[i], rank=rank) for rank, i in enumerate(order, 1)]
+        values = {
+            name: value_of(plan, options.objective) if plan else math.inf
+            for name, plan in alone.items()
+        }
+        best_apart = min(values.values(), default=math.inf)
+        pays = bool(plans) and value_of(plans[0], options.objective) < best_apart
+        bound_s = answer.bound_s if math.isfinite(answer.bound_s) else None
+        fastest_s = min((x.step_time_s for x in plans), default=math.inf)
+        is_bound = bound_s is not None and bool(plans)
+        gap = max(0.0, 1.0 - (bound_s or 0.0) / fastest_s) if is_bound else None
+        names = tuple(pool.name for pool in problem.pools)
+        used = set(plans[0].devices) if pays else {min(values, key=lambda x: (values[x], x))}
+        complete = not answer.stopped
+        return replace(
+            blank,
+            joined=names,
+            pays=pays,
+            plans=tuple(plans[: options.top]),
+            bound_s=bound_s,
+            gap=gap,
+            complete=complete,
+            worth=tuple(self._pool_worth(i, name, alone, used) for i, name in enumerate(names)),
+            links=self._links(cluster, found, alone) if complete else (),
+        )
+
+    def _listed(self, answer: MixedAnswer) -> list[tuple[MixedPlan, MixedPrice]]:
+        """Return the plans over several pools, with those that a framework runs among them."""
+        problem = self.joined.mixed
+        plans = list(answer.plans)
+        if not is_for_runner(self.options):
+            grids = search_mixed(problem, MixedOptions(is_uniform=True, n_best=3), self.stop)
+            plans += grids.plans
+        plans += [with_one_recompute(plan) for plan in plans if plan.is_uniform]
+        listed: dict[MixedPlan, MixedPrice] = {}
+        for plan in plans:
+            if len(plan.pools) < 2 or plan in listed:
+                continue
+            priced = price(plan, problem)
+            if fits(plan, problem, priced):
+                listed[plan] = priced
+        return list(listed.items())
+
+    def _pool_worth(
+        self, place: int, name: str, alone: Mapping[str, Plan | None], used: set[str]
+    ) -> PoolWorth:
+        own = alone[name]
+        others = [plan.step_time_s for other, plan in alone.items() if other != name and plan]
+        if len(self.joined.mixed.pools) > 2:
+            answer = self.search(without_pool(self.joined.mixed, place))
+            others += [x.step_s for x in answer.prices[:1]]
+        return PoolWorth(
+            pool=name,
+            alone_s=own.step_time_s if own else None,
+            alone_plan_id=own.plan_id if own else "",
+            without_s=min(others, default=None),
+            is_used=name in used,
+        )
+
+    def _links(
+        self,
+        cluster: ClusterInput,
+        found: Sequence[tuple[MixedPlan, MixedPrice]],
+        alone: Mapping[str, Plan | None],
+    ) -> tuple[LinkWorth, ...]:
+        """Return from which bandwidth on each link between places pays."""
+        places = {pool.name: i for i, pool in enumerate(self.joined.mixed.pools)}
+        apart_s = min((x.step_time_s for x in alone.values() if x), default=math.inf)
+        links = []
+        for link in cluster.cluster.links:
+            if not link.is_wan or not set(link.pools) <= set(places):
+                continue
+            a, b = sorted(places[name] for name in link.pools)
+            edge: Edge = (a, b)
+            plans = [plan for plan, _ in found]
+            least = pays_from_bytes_per_s(
+                self.joined.mixed, edge, plans, apart_s, lambda x: self.search(x).plans
+            )
+            links.append(LinkWorth(link.pools, link.bytes_per_s, least))
+        return tuple(links)
