@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from planner.documents import LibraryAnswer
+
 
 @dataclass(frozen=True, slots=True)
 class JoinedStage:
@@ -69,7 +71,7 @@ class JoinedLink:
 
 
 @dataclass(frozen=True, slots=True)
-class JoinedPlan:
+class JoinedPlan(LibraryAnswer):
     """One plan over several pools."""
 
     rank: int
@@ -121,7 +123,7 @@ class LinkWorth:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class Together(LibraryAnswer):
     """The answer for one job over several pools, beside the plans on each pool alone."""
 
     joined: tuple[str, ...]
