@@ -777,7 +777,7 @@ class SolveStreamResponse(_message.Message):
     def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., response: _Optional[_Union[SolveResponse, _Mapping]] = ...) -> None: ...
 
 class SolveAnswer(_message.Message):
-    __slots__ = ("schema_version", "result_id", "inputs", "calibration", "complete", "stopped", "gap", "devices", "counts", "certificate", "rejected", "why_first", "plans", "closest", "uneven_tried", "conflicts", "relaxations", "notes", "alternatives", "memory_margin", "more")
+    __slots__ = ("schema_version", "result_id", "inputs", "calibration", "complete", "stopped", "gap", "devices", "counts", "certificate", "rejected", "why_first", "plans", "closest", "uneven_tried", "conflicts", "relaxations", "notes", "alternatives", "memory_margin", "together", "more")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -805,6 +805,7 @@ class SolveAnswer(_message.Message):
     NOTES_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MARGIN_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     schema_version: str
     result_id: str
@@ -826,8 +827,9 @@ class SolveAnswer(_message.Message):
     notes: _containers.RepeatedScalarFieldContainer[str]
     alternatives: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]
     memory_margin: _struct_pb2.Struct
+    together: _struct_pb2.Struct
     more: _struct_pb2.Struct
-    def __init__(self, schema_version: _Optional[str] = ..., result_id: _Optional[str] = ..., inputs: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., calibration: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., complete: _Optional[bool] = ..., stopped: _Optional[str] = ..., gap: _Optional[float] = ..., devices: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., certificate: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., rejected: _Optional[_Iterable[_Union[Rejected, _Mapping]]] = ..., why_first: _Optional[_Iterable[str]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., closest: _Optional[_Union[Closest, _Mapping]] = ..., uneven_tried: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., conflicts: _Optional[_Iterable[_Union[_struct_pb2.ListValue, _Mapping]]] = ..., relaxations: _Optional[_Iterable[_Union[Relaxed, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., alternatives: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., memory_margin: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    def __init__(self, schema_version: _Optional[str] = ..., result_id: _Optional[str] = ..., inputs: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., calibration: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., complete: _Optional[bool] = ..., stopped: _Optional[str] = ..., gap: _Optional[float] = ..., devices: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., certificate: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., rejected: _Optional[_Iterable[_Union[Rejected, _Mapping]]] = ..., why_first: _Optional[_Iterable[str]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., closest: _Optional[_Union[Closest, _Mapping]] = ..., uneven_tried: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., conflicts: _Optional[_Iterable[_Union[_struct_pb2.ListValue, _Mapping]]] = ..., relaxations: _Optional[_Iterable[_Union[Relaxed, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., alternatives: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., memory_margin: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., together: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
     __slots__ = ("rank", "plan_id", "pool", "precision", "layout", "step_time_s", "step_time_p10_s", "step_time_p90_s", "interval_regime", "tokens_per_s", "tokens_per_s_per_device", "mfu", "training_s", "tie", "group", "closed_form_step_time_s", "time", "memory", "comm", "warnings", "runs_on", "idle_devices", "run", "mfu_bf16", "first_releases", "n_variants", "more")
