@@ -238,9 +238,7 @@ class _StageCosts:
             whole_bytes=self._linear(whole),
             shared_bytes=self._linear(shared),
             activation_bytes=self._linear(kept, in_flight),
-            working_bytes=Prefix(
-                nothing, float(fixed[0] - fixed[1]), float(fixed[2] - fixed[1])
-            ),
+            working_bytes=Prefix(nothing, float(fixed[0] - fixed[1]), float(fixed[2] - fixed[1])),
             fixed_bytes=float(fixed[1]),
             grad_bytes=params.scaled(grad_wire_bytes(recipe, problem.stack)),
             weight_bytes=params.scaled(recipe.param_wire_bytes),

@@ -89,9 +89,7 @@ def hop_s(
         return latency + per_byte * max(sender.message_bytes, receiver.message_bytes)
     link = problem.link(sender.pool, receiver.pool)
     total = max(x.message_bytes * x.n_devices for x in (sender, receiver))
-    own = max(
-        x.message_bytes / problem.pools[x.pool].nic_bytes_per_s for x in (sender, receiver)
-    )
+    own = max(x.message_bytes / problem.pools[x.pool].nic_bytes_per_s for x in (sender, receiver))
     return link.latency_s + max(own, n_pipelines * total / link.bytes_per_s)
 
 

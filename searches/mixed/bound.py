@@ -3,7 +3,11 @@
 With x_i >= 0 pipelines of structure i, a_i devices of each pool, b_i(T) the most sequences that one
 gets done within a step of T:
 
-    max b(T) x   subject to   sum_i a_i x_i <= N       (dual: min N y  with  a_i y >= b_i(T), y >= 0)
+    max b(T) x   subject to   sum_i a_i x_i <= N    (dual: min N y,  a_i y >= b_i(T),  y >= 0)
+
+b_i differs with the pipelines that one kind has, as their gradients do not travel for nothing: each
+structure stands there once for every range of `RANGES`, and of the pipelines in a range that ends at
+d there are at most K d, K the kinds of a plan.
 
 If the maximum is below the global batch no plan has a step of T. The dual has one variable a pool;
 its rows are added as they are violated.
@@ -16,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
-from searches.mixed.fills import least_slowest_s
+from searches.mixed.fills import Way, least_slowest_s
 from searches.mixed.structures import Structures
 
 Floats = NDArray[np.float64]
@@ -24,6 +28,9 @@ Floats = NDArray[np.float64]
 ROUNDS = 60
 """Of added rows, at most: the bound of the last is not valid then, and none is given."""
 BISECTIONS = 14
+NEAR = 0.02
+"""Structures this close to the prices are refined too: they would be next."""
+REFINED_AT_ONCE = 256
 MARGIN = 1e-9
 """By how much rows may be violated, relative: rounding of the solver."""
 
@@ -35,19 +42,28 @@ class Dual:
     value: float
     """Most sequences that all pools get done."""
     prices: Floats
-    """Per device of each pool, `(n_pools,)`."""
+    """Per device of each pool, then per pipeline of each range that is limited."""
+
+
+def _first(values: Floats, n: int) -> NDArray[np.intp]:
+    """Return the positions of the least values, ascending, ties by position."""
+    if len(values) > 4 * n:
+        last = np.partition(values, n - 1)[n - 1]
+        some = np.flatnonzero(values <= last)
+        return np.asarray(some[np.argsort(values[some], kind="stable")][:n])
+    return np.argsort(values, kind="stable")[:n]
 
 
 def dual_of(devices: Floats, done: Floats, sizes: Floats) -> Dual:
     """Return the prices of least value that no structure beats."""
     from ortools.linear_solver import pywraplp  # 0.3 s
 
-    n_pools = devices.shape[1]
+    n_pools = len(sizes)
     solver = pywraplp.Solver.CreateSolver("GLOP")
     prices = [solver.NumVar(0.0, solver.infinity(), f"y{k}") for k in range(n_pools)]
     solver.Minimize(sum(float(n) * y for n, y in zip(sizes, prices, strict=True)))
-    per_device = done / devices.sum(axis=1)
-    added = {int(i) for i in np.argsort(-per_device, kind="stable")[: 2 * n_pools]}
+    per_device = done / (devices / sizes).sum(axis=1)
+    added = {int(i) for i in _first(-per_device, 2 * n_pools)}
     waiting = sorted(added)
     for _ in range(ROUNDS):
         for i in waiting:
@@ -56,7 +72,7 @@ def dual_of(devices: Floats, done: Floats, sizes: Floats) -> Dual:
         solver.Solve()
         values = np.array([max(0.0, y.solution_value()) for y in prices])
         beaten = done - devices @ values
-        worst = np.argsort(-beaten, kind="stable")[: 4 * n_pools]
+        worst = _first(-beaten, 4 * n_pools)
         waiting = [int(i) for i in worst if beaten[i] > MARGIN * max(1.0, done[i])]
         waiting = [i for i in waiting if i not in added]
         if not waiting:
@@ -69,41 +85,99 @@ def dual_of(devices: Floats, done: Floats, sizes: Floats) -> Dual:
     return Dual(float(sizes @ values), values)
 
 
+RANGES = ((1, 1), (2, 7), (8, 0))
+"""First and last number of pipelines of a kind; 0: any number."""
+
+
+def least_sync_s(problem: MixedProblem, way: Way, layers: float, first: int, last: int) -> float:
+    """Return what gradients and weights of a stage with some layers add at least, seconds.
+
+    Of reduction and gather each s c + (1 - s) max(0, c - w): c the transfer at the best rate of
+    `first` to `last` pipelines, w the longest window, s the slowdown of compute beside what is
+    hidden; c without overlap. Increases with the layers: a stage that holds more adds no less.
+    """
+    if last == 1:
+        return 0.0
+    rings = [
+        ring
+        for (n, d), ring in problem.pools[way.pool].rings.items()
+        if n == way.n_devices and d >= first and (not last or d <= last)
+    ]
+    if not rings:
+        return 0.0
+    table, share = way.tables[0], layers / problem.n_layers
+    forward = share * max(float(x.forward_s.layers[-1]) for x in way.tables)
+    backward = share * max(float(x.backward_s.layers[-1]) for x in way.tables)
+    slowdown = problem.overlap.slowdown if problem.overlap else 1.0
+    grads, weights = (share * float(x.layers[-1]) for x in (table.grad_bytes, table.weight_bytes))
+
+    def least(size: float, operation: str, window_s: float) -> float:
+        transfer = size * min(getattr(x, operation)[1] for x in rings)
+        return slowdown * transfer + (1.0 - slowdown) * max(0.0, transfer - window_s)
+
+    if not problem.zero:
+        return least(grads, "all_reduce", backward)
+    return least(grads, "reduce_scatter", backward) + least(weights, "all_gather", forward)
+
+
 class Refined:
     """Structures whose bounds are made exact where they decide: layers split, memory counted."""
 
-    def __init__(self, problem: MixedProblem, structures: Structures) -> None:
+    def __init__(self, problem: MixedProblem, structures: Structures, most_kinds: int) -> None:
         self.problem = problem
+        kept = [(a, b) for a, b in RANGES if _has_pipelines(problem, structures, a)]
+        self.ranges = kept
+        self.sync_s = [self._least_sync_s(structures, a, b) for a, b in kept]
+        limits = np.array([float(most_kinds * b) for _, b in kept if b])
+        sizes = np.array([pool.n_devices for pool in problem.pools], dtype=np.float64)
+        self.sizes = np.concatenate([sizes, limits])
+        n, limited = len(structures), [i for i, (_, b) in enumerate(kept) if b]
+        self.devices = np.zeros((n * len(kept), len(self.sizes)))
+        for i in range(len(kept)):
+            rows = slice(i * n, (i + 1) * n)
+            self.devices[rows, : len(sizes)] = structures.devices
+            if i in limited:
+                self.devices[rows, len(sizes) + limited.index(i)] = 1.0
         self.structures = structures
         self.slowest_s = structures.slowest_s.copy()
-        self._known = np.zeros(len(structures), dtype=bool)
-        self.sizes = np.array([pool.n_devices for pool in problem.pools], dtype=np.float64)
+        self.known = np.zeros(len(structures), dtype=bool)
+
+    def _least_sync_s(self, structures: Structures, first: int, last: int) -> Floats:
+        """Return `least_sync_s` of each structure: of the part where it is least, `(n,)`.
+
+        Some stage holds at least the mean number of layers.
+        """
+        pp, ways = structures.pp, structures.ways
+        mean = self.problem.n_layers / np.maximum(1, np.arange(int(pp.max(initial=1)) + 1))
+        table = np.array(
+            [[least_sync_s(self.problem, way, n, first, last) for n in mean] for way in ways]
+        )
+        each = np.where(structures.parts >= 0, table[structures.parts, pp[:, None]], np.inf)
+        return np.asarray(each.min(axis=1))
 
     def done(self, time_s: float) -> Floats:
-        """Return the most sequences that a pipeline of each structure gets done, `(n,)`.
+        """Return the most sequences that a pipeline of each structure gets done.
+
+        `(n_ranges n,)`: those of a range of `RANGES` after one another.
 
         Of refined ones with at least as many micro-batches as stages; with fewer, less memory is
         in flight, and the first bound counts.
         """
         s, problem = self.structures, self.problem
-        overhead, factor = problem.fixed_s, problem.straggler_factor
-        room = (time_s - overhead) / factor - s.total_s
-        exact = np.where(
-            np.isfinite(self.slowest_s),
-            np.floor(room / np.where(np.isfinite(self.slowest_s), self.slowest_s, 1.0) + 1e-9)
-            + 1.0,
-            0.0,
-        )
-        few = np.minimum(s.most_micro(time_s, overhead, factor), s.pp - 1.0)
-        return np.asarray(s.mbs * np.maximum(np.maximum(exact, few), 0.0))
+        results = []
+        for sync_s in self.sync_s:
+            room_s = (time_s - problem.fixed_s - sync_s) / problem.straggler_factor
+            few = np.minimum(s.most_micro(room_s), s.pp - 1.0)
+            results.append(s.mbs * np.maximum(few, s.most_micro(room_s, self.slowest_s)))
+        return np.concatenate(results)
 
     def refine(self, rows: NDArray[np.intp], stop: Callable[[], bool] | None = None) -> bool:
         """Make the bounds of some structures exact; tell whether any changed."""
         changed = False
-        for i in rows.tolist():
-            if self._known[i] or (stop is not None and stop()):
+        for i in dict.fromkeys((rows % len(self.structures)).tolist()):
+            if self.known[i] or (stop is not None and stop()):
                 continue
-            self._known[i] = True
+            self.known[i] = True
             pipeline = self.structures.pipeline(i)
             most = max(pipeline.multiple, pipeline.most_pipelines(self.problem))
             low = float(self.structures.slowest_s[i])
@@ -118,15 +192,26 @@ def dual_at(
     refined: Refined, time_s: float, target: float, stop: Callable[[], bool] | None = None
 ) -> Dual:
     """Return the dual at a step, structures refined as long as its value reaches the target."""
-    s = refined.structures
+    n = len(refined.ranges)
     while True:
         done = refined.done(time_s)
-        dual = dual_of(s.devices, done, refined.sizes)
+        dual = dual_of(refined.devices, done, refined.sizes)
         if dual.value < target or (stop is not None and stop()):
             return dual
-        tight = np.argsort(s.devices @ dual.prices - done, kind="stable")[:48]
+        worth = refined.devices @ dual.prices
+        unknown = np.tile(~refined.known, n)
+        near = np.flatnonzero((worth <= done * (1.0 + NEAR)) & unknown)
+        tight = near[_first((worth - done)[near] / worth[near], REFINED_AT_ONCE)]
+        if not np.any(worth[tight] <= done[tight] * (1.0 + 1e-6)):
+            return dual
         if not refined.refine(tight, stop):
             return dual
+
+
+def _has_pipelines(problem: MixedProblem, structures: Structures, n: int) -> bool:
+    """Tell whether some structure has room for so many pipelines."""
+    sizes = np.array([pool.n_devices for pool in problem.pools], dtype=np.float64)
+    return bool(np.any(np.all(n * structures.devices <= sizes, axis=1)))
 
 
 def least_step_s(

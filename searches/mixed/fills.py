@@ -4,6 +4,8 @@ Exact: a stage that holds some layers can hold fewer, so filling every stage fro
 as a limit on its time allows tells whether any split keeps to the limit.
 """
 
+import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -15,9 +17,7 @@ from costmodels.mixed.plans import MixedStage
 from costmodels.mixed.prices import in_flight
 from costmodels.mixed.tables import MixedProblem, StageTable
 
-Floats = NDArray[np.float64]
-
-HALVINGS = 30
+HALVINGS = 60
 """Steps of bisection on the slowest stage's time."""
 TOLERANCE = 1e-7
 """Of the same, relative: less than any two splits differ by, but for rounding."""
@@ -63,6 +63,11 @@ def ways_of(problem: MixedProblem) -> list[Way]:
     return ways
 
 
+def layer_times_s(table: StageTable) -> NDArray[np.float64]:
+    """Return forward and backward of each layer, seconds, `(n_layers,)`."""
+    return np.diff(table.forward_s.layers + table.backward_s.layers)
+
+
 def layer_sum_s(table: StageTable) -> float:
     """Return forward and backward of all layers, seconds."""
     return float(table.forward_s.layers[-1] + table.backward_s.layers[-1])
@@ -72,8 +77,8 @@ def layer_sum_s(table: StageTable) -> float:
 class _Stage:
     """One stage of a pipeline: per recomputation, prefix sums of seconds and of bytes."""
 
-    seconds: tuple[Floats, ...]
-    bytes_: tuple[Floats, ...]
+    seconds: tuple[list[float], ...]
+    bytes_: tuple[list[float], ...]
     first: tuple[tuple[float, float], ...]
     """What the embedding adds, seconds and bytes, where the stage is the first; else zeros."""
     last: tuple[tuple[float, float], ...]
@@ -93,40 +98,35 @@ class _Stage:
 
     def time_s(self, start: int, end: int) -> float:
         """Return the least time in which the stage holds layers; infinite if they do not fit."""
-        i = self.chosen(start, end, np.inf)
+        i = self.chosen(start, end, math.inf)
         if i < 0:
             return float("inf")
         ends_s = self.first[i][0] + self.last[i][0]
-        return float(self.seconds[i][end] - self.seconds[i][start] + ends_s)
+        return self.seconds[i][end] - self.seconds[i][start] + ends_s
 
     def reach(self, start: int, most_s: float) -> int:
         """Return the most layers' end that the stage reaches from `start`; `start` if none."""
         best = start
-        for i in range(len(self.seconds)):
-            ends_s, ends_bytes = (
-                self.first[i][j] + self.last[i][j] for j in (0, 1)
-            )
-            left_s = self.seconds[i][start] + most_s - ends_s
-            room = self.bytes_[i][start] + self.usable_bytes - self.fixed_bytes[i] - ends_bytes
-            end = min(
-                int(np.searchsorted(self.seconds[i], left_s, side="right")),
-                int(np.searchsorted(self.bytes_[i], room, side="right")),
-            )
-            best = max(best, end - 1)
+        for i, seconds in enumerate(self.seconds):
+            sizes, first, last = self.bytes_[i], self.first[i], self.last[i]
+            end = bisect_right(seconds, seconds[start] + most_s - first[0] - last[0], start)
+            room = sizes[start] + self.usable_bytes - self.fixed_bytes[i] - first[1] - last[1]
+            if end - 1 <= best:
+                continue  # slower ones reach no further
+            held = bisect_right(sizes, room, start)
+            best = max(best, min(end, held) - 1)
+            if held >= end:
+                break
         return best
 
     def back(self, end: int, most_s: float) -> int:
         """Return the least start from which the stage reaches `end`; `end` if none."""
         best = end
-        for i in range(len(self.seconds)):
-            ends_s, ends_bytes = (self.first[i][j] + self.last[i][j] for j in (0, 1))
-            least_s = self.seconds[i][end] - most_s + ends_s
-            room = self.bytes_[i][end] - self.usable_bytes + self.fixed_bytes[i] + ends_bytes
-            start = max(
-                int(np.searchsorted(self.seconds[i], least_s, side="left")),
-                int(np.searchsorted(self.bytes_[i], room, side="left")),
-            )
-            best = min(best, start)
+        for i, seconds in enumerate(self.seconds):
+            sizes, first, last = self.bytes_[i], self.first[i], self.last[i]
+            start = bisect_left(seconds, seconds[end] - most_s + first[0] + last[0])
+            room = sizes[end] - self.usable_bytes + self.fixed_bytes[i] + first[1] + last[1]
+            best = min(best, max(start, bisect_left(sizes, room)))
         return best
 
 
@@ -171,12 +171,13 @@ class Pipeline:
 
 
 @lru_cache(maxsize=65536)
-def _prefixes(known: "_Known", share: int, active: int) -> tuple[Floats, Floats]:
+def _prefixes(known: "_Known", share: int, active: int) -> tuple[list[float], list[float]]:
     """Return seconds and bytes of the first 0, 1, ... layers in a stage, without the ends."""
     x = known.table
     seconds = x.forward_s.layers + x.backward_s.layers
     size = x.whole_bytes.layers + x.shared_bytes.layers / share
-    return seconds, size + active * x.activation_bytes.layers + x.working_bytes.layers
+    size = size + active * x.activation_bytes.layers + x.working_bytes.layers
+    return seconds.tolist(), size.tolist()
 
 
 class _Known:
@@ -203,9 +204,9 @@ def _stages(
         tables = way.tables
         both = [_prefixes(_Known(x), share, active) for x in tables]
 
-        def ends(name: str, tables: tuple[StageTable, ...] = tables, active: int = active) -> tuple[
-            tuple[float, float], ...
-        ]:
+        def ends(
+            name: str, tables: tuple[StageTable, ...] = tables, active: int = active
+        ) -> tuple[tuple[float, float], ...]:
             return tuple(
                 (
                     getattr(x.forward_s, name) + getattr(x.backward_s, name),
@@ -256,25 +257,45 @@ def _emptied(stages: Sequence[_Stage], start: int, end: int, most_s: float) -> l
     return starts[::-1] if at == start else None
 
 
+def _slowest_s(stages: Sequence[_Stage], start: int, ends: Sequence[int]) -> float:
+    """Return the time of the slowest of some filled stages."""
+    return max(
+        stage.time_s(first, last)
+        for stage, first, last in zip(stages, (start, *ends), ends, strict=False)
+    )
+
+
 def _least_slowest_s(stages: Sequence[_Stage], start: int, end: int, low_s: float) -> float:
-    """Return the least time of the slowest stage of any split; infinite where nothing fits."""
-    if _filled(stages, start, end, np.inf) is None:
-        return float("inf")
-    high_s = max(low_s, 1e-9)
-    while _filled(stages, start, end, high_s) is None:
-        high_s *= 1.5
-        if high_s > 1e12:
-            return float("inf")
-    if high_s == low_s:
-        return low_s
-    for _ in range(HALVINGS):
-        middle = 0.5 * (low_s + high_s)
-        if _filled(stages, start, end, middle) is None:
-            low_s = middle
-        else:
-            high_s = middle
-        if high_s - low_s <= TOLERANCE * high_s:
+    """Return the least time of the slowest stage of any split; infinite where nothing fits.
+
+    `low_s` is a lower bound of it. Exact: it ends where no split is faster than the last one.
+    """
+    ends = _filled(stages, start, end, low_s * (1.0 + TOLERANCE))
+    if ends is not None:
+        return _slowest_s(stages, start, ends)
+    ends = _filled(stages, start, end, math.inf)
+    if ends is None:
+        return math.inf
+    high_s, rise = _slowest_s(stages, start, ends), max(low_s, 1e-12)
+    while rise < high_s:
+        rise *= 1.1
+        ends = _filled(stages, start, end, min(rise, high_s))
+        if ends is not None:
+            high_s = min(high_s, _slowest_s(stages, start, ends))
             break
+        low_s = rise
+    for i in range(HALVINGS):
+        below = high_s * (1.0 - TOLERANCE)
+        middle = 0.5 * (low_s + high_s) if i % 3 < 2 and high_s - low_s > 1e-3 * high_s else below
+        if middle >= below:
+            middle = below
+        ends = _filled(stages, start, end, middle)
+        if ends is not None:
+            high_s = min(middle, _slowest_s(stages, start, ends))
+        elif middle >= below:
+            break
+        else:
+            low_s = middle
     return high_s
 
 
@@ -305,19 +326,25 @@ def best_fills(
     n_pipelines: int,
     n_micro: int,
     slack: Sequence[float] = (0.0, 0.02, 0.06, 0.15),
+    low_s: float = 0.0,
+    limit_s: float = math.inf,
 ) -> list[Fill]:
     """Return splits of least slowest stage, and of somewhat slower ones with less work in all.
 
     Within a limit on the slowest stage as many layers go to the faster pool as it takes. For
     pipelines over one or two pools the first is exactly of least slowest stage, and of least sum
-    among those.
+    among those. `low_s` is a lower bound of the slowest stage; nothing is returned where it takes
+    `limit_s` at least.
     """
     stages = _stages(problem, pipeline, n_pipelines, n_micro)
     n_layers = problem.n_layers
     if pipeline.pp > n_layers:
         return []
-    least_s = _least_slowest_s(stages, 0, n_layers, 0.0)
-    if not np.isfinite(least_s):
+    rates = sum(1.0 / max(min(x[-1] for x in stage.seconds), 1e-30) for stage in stages)
+    least_s = _least_slowest_s(stages, 0, n_layers, low_s or 0.5 / rates)
+    if least_s >= limit_s:
+        return []
+    if not math.isfinite(least_s):
         return []
     fills: dict[tuple[MixedStage, ...], Fill] = {}
     limits = slack if len(pipeline.parts) > 1 else slack[:1]
@@ -348,9 +375,7 @@ def _cuts(
     return list(dict.fromkeys([high, low]))
 
 
-def _balanced(
-    stages: Sequence[_Stage], pipeline: Pipeline, cuts: tuple[int, ...]
-) -> Fill | None:
+def _balanced(stages: Sequence[_Stage], pipeline: Pipeline, cuts: tuple[int, ...]) -> Fill | None:
     """Return the split with its parts cut at some layers, each part as even as can be."""
     n_layers = len(stages[0].seconds[0]) - 1
     borders, at, results = (0, *cuts, n_layers), 0, []
@@ -360,20 +385,19 @@ def _balanced(
         at += n
         if end - start < n:
             return None
-        limit = _least_slowest_s(own, start, end, 0.0)
-        if not np.isfinite(limit):
+        least = min(x[end] - x[start] for x in own[0].seconds)
+        limit = _least_slowest_s(own, start, end, least / n)
+        if not math.isfinite(limit):
             return None
         filled = _filled(own, start, end, limit * (1.0 + TOLERANCE))
         if filled is None:
             return None
         first = start
         for stage, last in zip(own, filled, strict=True):
-            i = stage.chosen(first, last, np.inf)
+            i = stage.chosen(first, last, math.inf)
             table = way.tables[i]
             results.append(
-                MixedStage(
-                    way.pool, table.tp, table.cp, last - first, table.recompute, table.ep
-                )
+                MixedStage(way.pool, table.tp, table.cp, last - first, table.recompute, table.ep)
             )
             times.append(stage.time_s(first, last))
             first = last
@@ -381,13 +405,17 @@ def _balanced(
 
 
 def fastest_fill(
-    problem: MixedProblem, pipeline: Pipeline, counts: Sequence[int], n_pipelines: int, n_micro: int
+    problem: MixedProblem,
+    pipeline: Pipeline,
+    counts: Sequence[int],
+    n_pipelines: int,
+    n_micro: int,
 ) -> Fill | None:
     """Return the split with some layers in each stage, recomputing least; None if none fits."""
     stages = _stages(problem, pipeline, n_pipelines, n_micro)
     results, times, start = [], [], 0
     for way, stage, n in zip(pipeline.ways(), stages, counts, strict=True):
-        i = stage.chosen(start, start + n, np.inf)
+        i = stage.chosen(start, start + n, math.inf)
         if i < 0:
             return None
         table = way.tables[i]

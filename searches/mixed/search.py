@@ -17,7 +17,7 @@ from itertools import combinations
 
 import numpy as np
 
-from costmodels.mixed.plans import MixedPlan, MixedStage, PipelineKind
+from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import MixedPrice, fits, price, table_of
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.bound import Refined, least_step_s
@@ -174,7 +174,7 @@ def _search(
     single_s = _search_single(problem, structures, options, best, stop)
     if options.is_uniform or options.most_kinds == 1:
         return single_s
-    refined = Refined(problem, structures)
+    refined = Refined(problem, structures, options.most_kinds)
     rates = fastest_way_s(problem, structures.ways)
     sizes = np.array([pool.n_devices for pool in problem.pools])
     fluid_s = problem.straggler_factor * problem.global_batch / float((sizes / rates).sum())
@@ -226,7 +226,10 @@ def _search_single(
             m = math.ceil(batch / (pipeline.mbs * n))
             if options.is_uniform and batch % (pipeline.mbs * n):
                 continue
-            for fill in best_fills(problem, pipeline, n, m):
+            limit_s = (best.step_s - problem.fixed_s) / problem.straggler_factor - s.total_s[i]
+            limit_s = limit_s / (m - 1) if m > 1 else math.inf
+            low_s = float(s.slowest_s[i])
+            for fill in best_fills(problem, pipeline, n, m, low_s=low_s, limit_s=limit_s):
                 best.offer(MixedPlan((pipelines_of(fill, pipeline, n, batch),), problem.zero))
     return best.step_s
 
@@ -263,9 +266,7 @@ class _Offer:
     def candidate(self, time_s: float, n_pools: int) -> Candidate:
         """Return it as the master takes it, for a step."""
         devices = tuple(self.pipeline.n_devices(k) for k in range(n_pools))
-        return Candidate(
-            devices, self.done(time_s), self.least, self.most, self.pipeline.multiple
-        )
+        return Candidate(devices, self.done(time_s), self.least, self.most, self.pipeline.multiple)
 
 
 def _offer(problem: MixedProblem, pipeline: Pipeline, fill: Fill, n: int, most: int) -> _Offer:
@@ -356,8 +357,8 @@ def _offers(
     """Return the kinds that the master chooses among, by what they lose at the prices."""
     s = refined.structures
     time_s = _time_of(refined, prices)
-    done = refined.done(time_s)
-    worth = s.devices @ prices
+    done = refined.done(time_s)[-len(s) :]
+    worth = s.devices @ prices[: s.devices.shape[1]]
     with np.errstate(divide="ignore", invalid="ignore"):
         loss = np.where(worth > 0, 1.0 - done / worth, np.inf)
     order = np.argsort(loss, kind="stable")
@@ -382,17 +383,14 @@ def _offers(
     return offers
 
 
-def _time_of(
-    refined: Refined, prices: np.ndarray[tuple[int], np.dtype[np.float64]]
-) -> float:
+def _time_of(refined: Refined, prices: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
     """Return a step at which the pools get the batch done at the prices."""
-    s = refined.structures
     low_s, high_s = refined.problem.fixed_s, 1e-3
     target = refined.problem.global_batch
 
     def enough(time_s: float) -> bool:
         done = refined.done(time_s)
-        worth = s.devices @ prices
+        worth = refined.devices @ prices
         best = float(np.max(np.where(worth > 0, done / np.maximum(worth, 1e-300), 0.0)))
         return best * float(refined.sizes @ prices) >= target
 
@@ -409,9 +407,7 @@ def _time_of(
     return high_s
 
 
-def shared_out(
-    problem: MixedProblem, kinds: Sequence[tuple[_Offer, int]]
-) -> MixedPlan | None:
+def shared_out(problem: MixedProblem, kinds: Sequence[tuple[_Offer, int]]) -> MixedPlan | None:
     """Return the plan of some kinds whose shares of the batch make the slowest as fast as can be.
 
     None where the kinds cannot share the batch in whole micro-batches.
@@ -442,8 +438,7 @@ def shared_out(
         )
         low, high = (low, middle) if total >= batch else (middle, high)
     shares = [
-        step * (x.done(high) // x.pipeline.mbs)
-        for step, (x, _) in zip(steps, merged, strict=True)
+        step * (x.done(high) // x.pipeline.mbs) for step, (x, _) in zip(steps, merged, strict=True)
     ]
     excess = sum(shares) - batch
     for i in sorted(range(len(merged)), key=lambda i: -merged[i][0].pipeline.mbs):
@@ -533,9 +528,7 @@ def shares_of(
 ) -> Iterator[MixedPlan]:
     """Yield the plans of some kinds with every share of the batch that may keep to a step."""
     batch = problem.global_batch
-    most = [
-        n * x.done(time_s) for x, n in kinds
-    ]
+    most = [n * x.done(time_s) for x, n in kinds]
 
     def each(i: int, left: int) -> Iterator[tuple[int, ...]]:
         mbs = kinds[i][0].pipeline.mbs
@@ -557,8 +550,6 @@ def shares_of(
 
 def without_pool(problem: MixedProblem, pool: int) -> MixedProblem:
     """Return the same job without one of the pools: its devices are not used."""
-    pools = tuple(
-        replace(x, n_devices=0) if i == pool else x for i, x in enumerate(problem.pools)
-    )
+    pools = tuple(replace(x, n_devices=0) if i == pool else x for i, x in enumerate(problem.pools))
     tables = tuple(x for x in problem.tables if x.pool != pool)
     return replace(problem, pools=pools, tables=tables)

@@ -3,18 +3,21 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import permutations
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem, StageTable
-from searches.mixed.fills import Pipeline, Way, layer_sum_s
+from searches.mixed.fills import Pipeline, Way, layer_sum_s, layer_times_s, layer_times_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 MOST_STAGES = 48
 """Of one pipeline."""
+ROUNDING = 1e-9
+"""Share of a micro-batch by which bounds may be missed by rounding."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +35,10 @@ class Structures:
     """Lower bound of the slowest stage's forward and backward, `(n,)`."""
     total_s: Floats
     """Lower bound of the sum over its stages, `(n,)`."""
+    slow_total_s: Floats
+    """The same with all layers on the slowest of its ways, `(n,)`."""
+    moved: Floats
+    """What a second more in the slowest stage takes from that sum at most, seconds, `(n,)`."""
     mbs: Floats
 
     def __len__(self) -> int:
@@ -47,29 +54,46 @@ class Structures:
         """Stages of each pipeline."""
         return np.asarray(self.counts.sum(axis=1))
 
-    def most_micro(self, time_s: float, overhead_s: float, factor: float) -> Floats:
-        """Return an upper bound of the micro-batches that each runs within a step, `(n,)`.
+    def most_micro(self, room_s: float, slowest_s: Floats | None = None) -> Floats:
+        """Return an upper bound of the micro-batches that each runs within some time, `(n,)`.
 
-        S [ (m - 1) slowest + total ] + overhead <= T.
+        (m - 1) B + W(B) <= room  for some B >= `slowest_s`, W(B) = max(total, slow total - c B):
+        with layers on a faster way the sum falls by c at most while the slowest stage grows. The
+        left side is least at one end: at the least B, or where W reaches its own least.
         """
-        room = (time_s - overhead_s) / factor - self.total_s
-        return np.maximum(0.0, np.floor(room / self.slowest_s * (1.0 + 1e-12)) + 1.0)
+        least = self.slowest_s if slowest_s is None else slowest_s
+        possible = np.isfinite(least)
+        least = np.where(possible, least, 1.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            later = np.where(self.moved > 0, (self.slow_total_s - self.total_s) / self.moved, 0.0)
+        later = np.maximum(least, later)
+        total = np.maximum(self.total_s, self.slow_total_s - self.moved * least)
+        near = np.floor((room_s - total) / least + ROUNDING)
+        far = np.floor((room_s - self.total_s) / later + ROUNDING)
+        return np.where(possible, np.maximum(0.0, np.maximum(near, far) + 1.0), 0.0)
 
 
-def _stage_counts(most: int) -> list[int]:
-    """Return the numbers of stages that one part may have: all up to 16, then even ones."""
-    return [n for n in range(1, most + 1) if n <= 16 or n % 2 == 0]
+STAGE_COUNTS = (*range(1, 13), 14, 16, 20, 24, 28, 32, 40, 48)
+"""Numbers of stages that one part of a pipeline may have."""
 
 
-def _shares(ways: Sequence[Way], n_layers: int) -> tuple[Floats, Floats]:
-    """Return the work of all layers relative to each way of a pair, and the least of both.
+def _shares(times: Floats) -> tuple[Floats, Floats]:
+    """Return the mean time of a layer by way, and the work of all layers at those rates.
 
-    y_k the rate of way k, 1 / its mean time of a layer: sum over layers of min_k (y_k t_k(l)).
+    `times` are `(n_ways, n_layers)`; the work is the sum over layers of min_k t_k / mean_k.
     """
-    times = [np.diff(w.tables[0].forward_s.layers + w.tables[0].backward_s.layers) for w in ways]
-    means = np.array([max(float(x.mean()), 1e-30) for x in times])
-    relative = np.array([t / mean for t, mean in zip(times, means, strict=True)])
-    return means, np.asarray(relative.min(axis=0).sum())
+    means = np.maximum(times.mean(axis=1), 1e-30)
+    return means, np.asarray((times / means[:, None]).min(axis=0).sum())
+
+
+class _Block(NamedTuple):
+    """Pipelines whose parts run in the same ways."""
+
+    ways: tuple[int, ...]
+    counts: Ints
+    slowest_s: Floats
+    totals_s: tuple[float, float]
+    moved: Floats
 
 
 def _embedding_s(table: StageTable) -> float:
@@ -93,7 +117,7 @@ def structures_of(
     """
     n_layers, n_pools = problem.n_layers, len(problem.pools)
     by_pool = [[i for i, w in enumerate(ways) if w.pool == k] for k in range(n_pools)]
-    blocks: list[tuple[tuple[int, ...], Ints, Floats, float]] = []
+    blocks: list[_Block] = []
     limit = min(most_stages, n_layers)
 
     def most(way: Way) -> int:
@@ -104,21 +128,23 @@ def structures_of(
 
     def add(chosen: tuple[int, ...]) -> None:
         own = [ways[i] for i in chosen]
-        axes = [np.array(_stage_counts(most(w)), dtype=np.int64) for w in own]
+        axes = [np.array([n for n in STAGE_COUNTS if n <= most(w)], dtype=np.int64) for w in own]
         if any(not len(x) for x in axes):
             return
         grid = np.stack([x.ravel() for x in np.meshgrid(*axes, indexing="ij")], axis=1)
         grid = grid[grid.sum(axis=1) <= limit]
         if not len(grid):
             return
-        means, work = _shares(own, n_layers)
-        cheapest = np.min(
-            [np.diff(w.tables[0].forward_s.layers + w.tables[0].backward_s.layers) for w in own],
-            axis=0,
-        )
+        times = np.array([layer_times_s(w.tables[0]) for w in own])
+        means, work = _shares(times)
+        cheapest = times.min(axis=0)
+        slow = int(times.sum(axis=1).argmax())
+        ratios = np.max(times[slow] / np.maximum(times, 1e-30), axis=1)
+        moved = grid @ np.maximum(0.0, ratios - 1.0)
         slowest = float(work) / (grid / means).sum(axis=1)
         ends_s = sum(min(end(w.tables[0]) for w in own) for end in (_embedding_s, _head_s))
-        blocks.append((chosen, grid, slowest, float(cheapest.sum()) + ends_s))
+        totals = float(cheapest.sum()) + ends_s, float(times[slow].sum()) + ends_s
+        blocks.append(_Block(chosen, grid, slowest, totals, moved))
 
     def extend(chosen: tuple[int, ...], pools: tuple[int, ...]) -> None:
         if not pools:
@@ -132,17 +158,18 @@ def structures_of(
         for pools in permutations(range(n_pools), length):
             extend((), pools)
     width = min(most_spanned, n_pools)
-    n = sum(len(grid) for _, grid, _, _ in blocks)
+    n = sum(len(block.counts) for block in blocks)
     parts = np.full((n, width), -1, dtype=np.int64)
     counts = np.zeros((n, width), dtype=np.int64)
-    slowest_s, total_s = np.zeros(n), np.zeros(n)
-    at = 0
-    for chosen, grid, slowest, total in blocks:
-        rows = slice(at, at + len(grid))
-        parts[rows, : len(chosen)] = chosen
-        counts[rows, : len(chosen)] = grid
-        slowest_s[rows], total_s[rows] = slowest, total
-        at += len(grid)
+    slowest_s, total_s, slow_total_s, moved = (np.zeros(n) for _ in range(4))
+    start = 0
+    for block in blocks:
+        rows = slice(start, start + len(block.counts))
+        parts[rows, : len(block.ways)] = block.ways
+        counts[rows, : len(block.ways)] = block.counts
+        slowest_s[rows], moved[rows] = block.slowest_s, block.moved
+        total_s[rows], slow_total_s[rows] = block.totals_s
+        start = rows.stop
     stage_devices = np.array([w.n_devices for w in ways], dtype=np.float64)
     pool_of = np.array([w.pool for w in ways])
     mbs_of = np.array([w.mbs for w in ways], dtype=np.float64)
@@ -161,6 +188,8 @@ def structures_of(
         devices=devices,
         slowest_s=slowest_s,
         total_s=total_s,
+        slow_total_s=slow_total_s,
+        moved=moved,
         mbs=mbs_of[parts[:, 0]] if n else np.zeros(0),
     )
 
@@ -172,6 +201,6 @@ def fastest_way_s(problem: MixedProblem, ways: Sequence[Way]) -> Floats:
     """
     result = np.full(len(problem.pools), np.inf)
     for way in ways:
-        each = layer_sum_s(way.tables[0]) * way.n_devices / way.mbs
+        each = layer_sum_s, layer_times_s(way.tables[0]) * way.n_devices / way.mbs
         result[way.pool] = min(result[way.pool], each)
     return result
