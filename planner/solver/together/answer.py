@@ -23,7 +23,7 @@ from planner.solver.together.problems import (
 )
 from planner.solver.together.records import JoinedPlan, LinkWorth, PoolWorth, Together
 from planner.specs.inputs import ClusterInput, ModelInput
-from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed, without_pool
+from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed
 
 Stop = Callable[[], bool]
 Alone = Callable[[int], Result]
@@ -211,7 +211,7 @@ class _Work:
         own = alone[name]
         others = [plan.step_time_s for other, plan in alone.items() if other != name and plan]
         if len(self.joined.mixed.pools) > 2:
-            answer = self.search(without_pool(self.joined.mixed, place))
+            answer = self.search(self.joined.without(place))
             others += [x.step_s for x in answer.prices[:1]]
         return PoolWorth(
             pool=name,

@@ -8,6 +8,7 @@ from costmodels.mixed.layer_tables import Degrees, mixed_problem, possible_degre
 from costmodels.mixed.tables import MixedProblem
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
+from costmodels.step import straggler_factor
 from planner.errors import SearchError, UsageError
 from planner.option_names import option
 from planner.solver.options import SolveOptions
@@ -16,6 +17,7 @@ from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import NUMERICS, axis_text
 from planner.specs.search.section import TOGETHER
 from searches.frameworks.registry import ANY, DEFAULT
+from searches.mixed.search import without_pool
 
 RUNNER = "megatron"
 """The framework that runs plans over several pools, where they are one grid of ranks."""
@@ -103,6 +105,13 @@ class JoinedProblem:
     """By joined pool: what plans on it alone are priced against."""
     indices: tuple[int, ...]
     """By joined pool: its place in the cluster."""
+
+    def without(self, place: int) -> MixedProblem:
+        """Return the job without one of the pools, whose nodes slow nobody down any more."""
+        left = [problem for i, problem in enumerate(self.problems) if i != place]
+        n_nodes = sum(problem.pool.n_nodes for problem in left)
+        factor = straggler_factor(left[0], n_nodes * left[0].pool.devices_per_node)
+        return replace(without_pool(self.mixed, place), straggler_factor=factor)
 
 
 def joined_problem(
