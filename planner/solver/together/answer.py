@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from costmodels.mixed.plans import MixedPlan
-from costmodels.mixed.prices import MixedPrice, fits, price
+from costmodels.mixed.prices import MixedPrice
 from costmodels.mixed.tables import MixedProblem
 from planner.errors import SearchError
 from planner.solver.answer.result import Plan, Result
@@ -25,6 +25,8 @@ from planner.solver.together.records import JoinedPlan, LinkWorth, PoolWorth, To
 from planner.specs.inputs import ClusterInput, ModelInput
 from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed
 
+N_GRIDS = 3
+"""Plans of one grid of ranks that are looked for besides."""
 Stop = Callable[[], bool]
 Alone = Callable[[int], Result]
 """The answer on one pool of the cluster alone, by its place."""
@@ -154,72 +156,51 @@ class _Work:
         self, blank: Together, alone: Mapping[str, Plan | None], cluster: ClusterInput
     ) -> Together:
         """Return what one job over the joined pools reaches, beside the best on each alone."""
-        problem, options = self.joined.mixed, self.options
-        answer = self.search(problem)
-        found = self._listed(answer)
-        records = [self.records.record(plan, priced, 1) for plan, priced in found]
-        order = sorted(
-            range(len(records)),
-            key=lambda i: (value_of(records[i], options.objective), records[i].step_time_s, i),
+        goal, n_pools = self.options.objective, len(self.joined.mixed.pools)
+        answer = self.search(self.joined.mixed)
+        without = [
+            self.search(self.joined.without(i)) if n_pools > 2 else None for i in range(n_pools)
+        ]
+        found = self._listed([answer, *(x for x in without if x is not None)])
+        records = sorted(
+            (self.records.record(plan, priced, 1) for plan, priced in found),
+            key=lambda x: (value_of(x, goal), x.step_time_s, len(x.kinds), x.n_devices),
         )
-        plans = [replace(records[i], rank=rank) for rank, i in enumerate(order, 1)]
-        values = {
-            name: value_of(plan, options.objective) if plan else math.inf
-            for name, plan in alone.items()
-        }
-        best_apart = min(values.values(), default=math.inf)
-        pays = bool(plans) and value_of(plans[0], options.objective) < best_apart
-        bound_s = answer.bound_s if math.isfinite(answer.bound_s) else None
+        plans = [replace(x, rank=rank) for rank, x in enumerate(records, 1)]
+        values = {name: value_of(x, goal) if x else math.inf for name, x in alone.items()}
+        pays = bool(plans) and value_of(plans[0], goal) < min(values.values())
+        bound_s = min(x.bound_s for x in (answer, *without) if x is not None)
         fastest_s = min((x.step_time_s for x in plans), default=math.inf)
-        is_bound = bound_s is not None and bool(plans)
-        gap = max(0.0, 1.0 - (bound_s or 0.0) / fastest_s) if is_bound else None
-        names = tuple(pool.name for pool in problem.pools)
+        is_bound = bool(plans) and math.isfinite(bound_s)
+        names = tuple(pool.name for pool in self.joined.mixed.pools)
         used = set(plans[0].devices) if pays else {min(values, key=lambda x: (values[x], x))}
-        complete = not answer.stopped
+        complete = not any(x.stopped for x in (answer, *without) if x is not None)
         return replace(
             blank,
             joined=names,
             pays=pays,
-            plans=tuple(plans[: options.top]),
-            bound_s=bound_s,
-            gap=gap,
+            plans=tuple(plans[: self.options.top]),
+            bound_s=bound_s if is_bound else None,
+            gap=max(0.0, 1.0 - bound_s / fastest_s) if is_bound else None,
             complete=complete,
-            worth=tuple(self._pool_worth(i, name, alone, used) for i, name in enumerate(names)),
+            worth=tuple(_pool_worth(name, alone, records, used) for name in names),
             links=self._links(cluster, found, alone) if complete else (),
         )
 
-    def _listed(self, answer: MixedAnswer) -> list[tuple[MixedPlan, MixedPrice]]:
+    def _listed(self, answers: Sequence[MixedAnswer]) -> list[tuple[MixedPlan, MixedPrice]]:
         """Return the plans over several pools, with those that a framework runs among them."""
-        problem = self.joined.mixed
-        plans = list(answer.plans)
+        plans = [plan for answer in answers for plan in answer.plans]
         if not is_for_runner(self.options):
-            grids = search_mixed(problem, MixedOptions(is_uniform=True, n_best=3), self.stop)
-            plans += grids.plans
+            grids = MixedOptions(is_uniform=True, n_best=N_GRIDS)
+            plans += search_mixed(self.joined.mixed, grids, self.stop).plans
         plans += [with_one_recompute(plan) for plan in plans if plan.is_uniform]
         listed: dict[MixedPlan, MixedPrice] = {}
         for plan in plans:
-            if len(plan.pools) < 2 or plan in listed:
-                continue
-            priced = price(plan, problem)
-            if fits(plan, problem, priced):
-                listed[plan] = priced
+            if len(plan.pools) > 1 and plan not in listed:
+                priced = self.joined.priced(plan)
+                if priced is not None:
+                    listed[plan] = priced
         return list(listed.items())
-
-    def _pool_worth(
-        self, place: int, name: str, alone: Mapping[str, Plan | None], used: set[str]
-    ) -> PoolWorth:
-        own = alone[name]
-        others = [plan.step_time_s for other, plan in alone.items() if other != name and plan]
-        if len(self.joined.mixed.pools) > 2:
-            answer = self.search(self.joined.without(place))
-            others += [x.step_s for x in answer.prices[:1]]
-        return PoolWorth(
-            pool=name,
-            alone_s=own.step_time_s if own else None,
-            alone_plan_id=own.plan_id if own else "",
-            without_s=min(others, default=None),
-            is_used=name in used,
-        )
 
     def _links(
         self,
@@ -242,3 +223,22 @@ class _Work:
             )
             links.append(LinkWorth(link.pools, link.bytes_per_s, least))
         return tuple(links)
+
+
+def _pool_worth(
+    name: str,
+    alone: Mapping[str, Plan | None],
+    records: Sequence[JoinedPlan],
+    used: set[str],
+) -> PoolWorth:
+    """Return what one pool adds: the best plans on it alone, and on all others."""
+    own = alone[name]
+    others = [plan.step_time_s for other, plan in alone.items() if other != name and plan]
+    others += [plan.step_time_s for plan in records if name not in plan.devices]
+    return PoolWorth(
+        pool=name,
+        alone_s=own.step_time_s if own else None,
+        alone_plan_id=own.plan_id if own else "",
+        without_s=min(others, default=None),
+        is_used=name in used,
+    )

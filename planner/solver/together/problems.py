@@ -1,10 +1,12 @@
 """The mixed problem of a request, and what of a request plans over several pools do not have."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from costmodels.axes import RECOMPUTES
 from costmodels.mixed.layer_tables import Degrees, mixed_problem, possible_degrees
+from costmodels.mixed.plans import MixedPlan
+from costmodels.mixed.prices import MixedPrice, fits, price
 from costmodels.mixed.tables import MixedProblem
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
@@ -106,12 +108,23 @@ class JoinedProblem:
     indices: tuple[int, ...]
     """By joined pool: its place in the cluster."""
 
+    def straggler_factor(self, places: Collection[int]) -> float:
+        """Return by how much the slowest node of some pools slows a pipeline over them."""
+        used = [self.problems[i] for i in sorted(places)]
+        n_nodes = sum(problem.pool.n_nodes for problem in used)
+        return straggler_factor(used[0], n_nodes * used[0].pool.devices_per_node)
+
     def without(self, place: int) -> MixedProblem:
         """Return the job without one of the pools, whose nodes slow nobody down any more."""
-        left = [problem for i, problem in enumerate(self.problems) if i != place]
-        n_nodes = sum(problem.pool.n_nodes for problem in left)
-        factor = straggler_factor(left[0], n_nodes * left[0].pool.devices_per_node)
+        others = set(range(len(self.problems))) - {place}
+        factor = self.straggler_factor(others)
         return replace(without_pool(self.mixed, place), straggler_factor=factor)
+
+    def priced(self, plan: MixedPlan) -> MixedPrice | None:
+        """Return the price of a plan on the pools that it uses; None where it does not fit."""
+        own = replace(self.mixed, straggler_factor=self.straggler_factor(plan.pools))
+        priced = price(plan, own)
+        return priced if fits(plan, own, priced) else None
 
 
 def joined_problem(
