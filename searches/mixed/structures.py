@@ -201,6 +201,6 @@ def fastest_way_s(problem: MixedProblem, ways: Sequence[Way]) -> Floats:
     """
     result = np.full(len(problem.pools), np.inf)
     for way in ways:
-        each = layer_sum_s, layer_times_s(way.tables[0]) * way.n_devices / way.mbs
+        each = layer_sum_s(way.tables[0]) * way.n_devices / way.mbs
         result[way.pool] = min(result[way.pool], each)
     return result
