@@ -1,4 +1,4 @@
-"""What layers cost on each pool, as prefix sums over the layers: all that mixed plans are priced by.
+"""What layers cost on each pool, as prefix sums over layers: all that mixed plans are priced by.
 
 Tables may come of the cost model (`mixed.layer_tables`) or of profiles that somebody measured.
 """

@@ -1,13 +1,13 @@
 """A lower bound of the step over any number of pipelines of any structure: linear programming.
 
-With x_i >= 0 pipelines of structure i, a_i devices of each pool, b_i(T) the most sequences that one
-gets done within a step of T:
+With x_i >= 0 pipelines of structure i, a_i devices of each pool, b_i(T) the most sequences that
+one gets done within a step of T:
 
-    max b(T) x   subject to   sum_i a_i x_i <= N    (dual: min N y,  a_i y >= b_i(T),  y >= 0)
+    max b(T) x   subject to   sum_i a_i x_i <= N   (dual: min N y,  a_i y >= b_i(T),  y >= 0)
 
-b_i differs with the pipelines that one kind has, as their gradients do not travel for nothing: each
-structure stands there once for every range of `RANGES`, and of the pipelines in a range that ends at
-d there are at most K d, K the kinds of a plan.
+b_i differs with the pipelines that one kind has, as their gradients do not travel for nothing:
+each structure stands there once for every range of `RANGES`, and of the pipelines in a range that
+ends at d there are at most K d, K the kinds of a plan.
 
 If the maximum is below the global batch no plan has a step of T. The dual has one variable a pool;
 its rows are added as they are violated.

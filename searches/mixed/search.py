@@ -1,9 +1,9 @@
 """The best plan over several pools, and a bound that no plan is faster than.
 
-1. One kind of pipeline: structures in the order of a lower bound of their step, each with its best
-   splits, until the bound passes the best step.
-2. Several kinds: a lower bound over any mixture of structures (`bound`), and the structures that are
-   worth their devices at its prices; of those CP-SAT chooses kinds and numbers of pipelines
+1. One kind of pipeline: structures in the order of a lower bound of their step, each with its
+   best splits, until the bound passes the best step.
+2. Several kinds: a lower bound over any mixture of structures (`bound`), and the structures that
+   are worth their devices at its prices; of those CP-SAT chooses kinds and numbers of pipelines
    (`master`) within a step that is halved towards the bound. What it chooses is priced whole.
 
 Small problems are searched whole: every split of every structure is a candidate, and choices are
@@ -20,6 +20,7 @@ import numpy as np
 from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import MixedPrice, fits, price, table_of
 from costmodels.mixed.tables import MixedProblem
+from costmodels.schedule.zero_bubble import alternating_crossings
 from searches.mixed.bound import Refined, least_step_s
 from searches.mixed.fills import Fill, Pipeline, best_fills, fastest_fill, ways_of
 from searches.mixed.master import Candidate, choose
@@ -252,16 +253,34 @@ class _Offer:
     fill: Fill
     least: int
     most: int
-    first_s: float
-    """Step with one micro-batch, exchanges between kinds at least."""
-    each_s: float
-    """What one more micro-batch adds, at least."""
+    slowest_s: float
+    """What one more micro-batch adds, without messages."""
+    outside_s: float
+    """Step with one micro-batch, without messages; exchanges between kinds at least."""
+    hop_s: float
+    most_micro: int
+    """Micro-batches up to which the split fits."""
+
+    def step_s(self, n_micro: int) -> float:
+        """Return the step with some micro-batches, at least."""
+        pp = len(self.fill.stages)
+        crossings = float(alternating_crossings(pp, n_micro)) if pp > 1 else 0.0
+        return self.outside_s + (n_micro - 1) * self.slowest_s + crossings * self.hop_s
+
+    def n_micro(self, time_s: float) -> int:
+        """Return the micro-batches that fit into a step."""
+        if self.step_s(1) > time_s:
+            return 0
+        n = 1 + int((time_s - self.outside_s) / self.slowest_s + 1e-9)
+        low, high = 1, min(n, self.most_micro)
+        while low < high:  # the step grows with the micro-batches
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if self.step_s(middle) <= time_s else (low, middle - 1)
+        return low
 
     def done(self, time_s: float) -> int:
         """Return the sequences that one pipeline gets done within a step."""
-        if time_s < self.first_s:
-            return 0
-        return self.pipeline.mbs * (1 + int((time_s - self.first_s) / self.each_s + 1e-9))
+        return self.pipeline.mbs * self.n_micro(time_s)
 
     def candidate(self, time_s: float, n_pools: int) -> Candidate:
         """Return it as the master takes it, for a step."""
@@ -269,24 +288,33 @@ class _Offer:
         return Candidate(devices, self.done(time_s), self.least, self.most, self.pipeline.multiple)
 
 
-def _offer(problem: MixedProblem, pipeline: Pipeline, fill: Fill, n: int, most: int) -> _Offer:
-    """Return pipelines as the master may choose them: times by two plans that are priced."""
+def _offer(
+    problem: MixedProblem,
+    pipeline: Pipeline,
+    fill: Fill,
+    counts: tuple[int, int],
+    most_micro: int = 1 << 30,
+) -> _Offer:
+    """Return pipelines as the master may choose them; `counts` are the least and the most.
 
-    def step_s(n_micro: int) -> float:
-        kind = PipelineKind(fill.stages, n, pipeline.mbs, n_micro, n_micro * n * pipeline.mbs)
-        return price(MixedPlan((kind,), problem.zero), problem).step_s
-
-    # Messages grow in steps of pp micro-batches: the mean over a round.
-    rounds = max(2, fill_pp(fill))
-    first_s, later_s = step_s(1), step_s(1 + rounds)
-    each_s = (later_s - first_s) / rounds
-    shared_s = _least_exchange_s(problem, pipeline, fill, n)
-    return _Offer(pipeline, fill, n, most, first_s + shared_s, each_s)
-
-
-def fill_pp(fill: Fill) -> int:
-    """Return the stages of a split."""
-    return len(fill.stages)
+    Times are those of the most, whose gradients take longest.
+    """
+    least, most = counts
+    kind = PipelineKind(fill.stages, most, pipeline.mbs, 1, most * pipeline.mbs)
+    one = price(MixedPlan((kind,), problem.zero), problem).kinds[0]
+    factor = problem.straggler_factor
+    return _Offer(
+        pipeline=pipeline,
+        fill=fill,
+        least=least,
+        most=most,
+        slowest_s=factor * one.compute_s,
+        outside_s=one.step_s
+        - factor * one.messages_s
+        + _least_exchange_s(problem, pipeline, fill, most),
+        hop_s=factor * max(one.hops_s, default=0.0),
+        most_micro=most_micro,
+    )
 
 
 def _least_exchange_s(
@@ -306,7 +334,7 @@ def _doublings(pipeline: Pipeline, problem: MixedProblem) -> Iterator[tuple[int,
     """Yield ranges of pipelines: 1, 2 to 3, 4 to 7, ... times the expert group, up to the most."""
     n, most = pipeline.multiple, pipeline.most_pipelines(problem)
     while n <= most:
-        yield n, most
+        yield n, min(most, 2 * n - pipeline.multiple)
         n *= 2
 
 
@@ -319,16 +347,14 @@ def _search_several(
     stop: Stop | None,
 ) -> None:
     """Let the master mix the structures that are worth most at the prices of the bound."""
-    s, n_pools = refined.structures, len(problem.pools)
-    sizes = [pool.n_devices for pool in problem.pools]
+    n_pools, sizes = len(problem.pools), [pool.n_devices for pool in problem.pools]
     high_s = best.step_s
     offers = _offers(problem, refined, prices, stop)
     if not offers:
         return
     target, low_s = problem.global_batch, 0.0
     if not math.isfinite(high_s):
-        high_s = max(x.first_s + x.each_s * target / x.pipeline.mbs for x in offers)
-    del s
+        high_s = max(x.step_s(-(-target // x.pipeline.mbs)) for x in offers)
     for _ in range(STEPS):
         if stop is not None and stop():
             return
@@ -379,7 +405,7 @@ def _offers(
         for n, most in _doublings(pipeline, problem):
             m = max(pipeline.pp, math.ceil(done[i] / pipeline.mbs))
             for fill in best_fills(problem, pipeline, n, m, (0.0,))[:1]:
-                offers.append(_offer(problem, pipeline, fill, n, most))
+                offers.append(_offer(problem, pipeline, fill, (n, most)))
     return offers
 
 
@@ -425,21 +451,13 @@ def shared_out(problem: MixedProblem, kinds: Sequence[tuple[_Offer, int]]) -> Mi
             problem.zero,
         )
 
-    # Micro-batches of each kind's pipelines by what one adds, then moved one by one.
-    steps = [n * x.pipeline.mbs for x, n in merged]
-    speed = [step / x.each_s for step, (x, _) in zip(steps, merged, strict=True)]
-    late = [x.first_s for x, _ in merged]
-    low, high = 0.0, max(late) + batch / sum(speed) + max(x.each_s for x, _ in merged) * 2
+    # The least step within which all of them get the batch done.
+    low, high = 0.0, max(x.step_s(-(-batch // x.pipeline.mbs)) for x, _ in merged)
     for _ in range(60):
         middle = 0.5 * (low + high)
-        total = sum(
-            step * (x.done(middle) // x.pipeline.mbs)
-            for step, (x, _) in zip(steps, merged, strict=True)
-        )
-        low, high = (low, middle) if total >= batch else (middle, high)
-    shares = [
-        step * (x.done(high) // x.pipeline.mbs) for step, (x, _) in zip(steps, merged, strict=True)
-    ]
+        done = sum(n * x.done(middle) for x, n in merged)
+        low, high = (low, middle) if done >= batch else (middle, high)
+    shares = [n * x.done(high) for x, n in merged]
     excess = sum(shares) - batch
     for i in sorted(range(len(merged)), key=lambda i: -merged[i][0].pipeline.mbs):
         mbs = merged[i][0].pipeline.mbs
@@ -452,15 +470,7 @@ def shared_out(problem: MixedProblem, kinds: Sequence[tuple[_Offer, int]]) -> Mi
     return plan if plan.kinds else None
 
 
-@dataclass(frozen=True, slots=True)
-class _Whole:
-    """Every candidate of a small problem."""
-
-    offers: tuple[_Offer, ...]
-    single: tuple[tuple[Pipeline, Fill, int], ...]
-
-
-def _every_fill(problem: MixedProblem, structures: Structures) -> _Whole | None:
+def _every_fill(problem: MixedProblem, structures: Structures) -> tuple[_Offer, ...] | None:
     """Return all splits and numbers of pipelines; None where there are too many."""
     n_layers, total = problem.n_layers, 0
     for i in range(len(structures)):
@@ -469,56 +479,61 @@ def _every_fill(problem: MixedProblem, structures: Structures) -> _Whole | None:
         total += math.comb(n_layers - 1, pipeline.pp - 1) * max(0, most // pipeline.multiple)
         if total > SMALL:
             return None
-    offers, single = [], []
+    offers = []
     for i in range(len(structures)):
         pipeline = structures.pipeline(i)
         for n in range(pipeline.multiple, pipeline.most_pipelines(problem) + 1, pipeline.multiple):
-            for fill in _all_fills(problem, pipeline, n):
-                offers.append(_offer(problem, pipeline, fill, n, n))
-                single.append((pipeline, fill, n))
-    return _Whole(tuple(offers), tuple(single))
+            for fill, most_micro in _all_fills(problem, pipeline, n).items():
+                offers.append(_offer(problem, pipeline, fill, (n, n), most_micro))
+    return tuple(offers)
 
 
-def _all_fills(problem: MixedProblem, pipeline: Pipeline, n: int) -> Iterator[Fill]:
-    """Yield every split, each stage in the fastest recomputation that fits with one in flight."""
+def _all_fills(problem: MixedProblem, pipeline: Pipeline, n: int) -> dict[Fill, int]:
+    """Return every split, and the micro-batches up to which it fits.
+
+    Each stage recomputes least among what fits with 1, 2, ... micro-batches in flight.
+    """
     n_layers, pp = problem.n_layers, pipeline.pp
+    fills: dict[Fill, int] = {}
     for cuts in combinations(range(1, n_layers), pp - 1):
         counts = np.diff((0, *cuts, n_layers)).tolist()
         for n_micro in range(1, pp + 1):
             fill = fastest_fill(problem, pipeline, counts, n, n_micro)
             if fill is not None:
-                yield fill
+                fills[fill] = n_micro if n_micro < pp else 1 << 30
+    return fills
 
 
 def _search_whole(
     problem: MixedProblem,
-    whole: _Whole,
+    offers: tuple[_Offer, ...],
     options: MixedOptions,
     best: _Best,
     stop: Stop | None,
 ) -> float:
     """Search a small problem whole; return the bound: the best step where it came to its end."""
     batch = problem.global_batch
-    for pipeline, fill, n in whole.single:
-        if n * pipeline.mbs <= batch or n == 1:
-            best.offer(MixedPlan((pipelines_of(fill, pipeline, n, batch),), problem.zero))
-    if options.is_uniform or options.most_kinds == 1 or not whole.offers:
+    for x in offers:
+        kind = pipelines_of(x.fill, x.pipeline, x.least, batch)
+        if x.least * x.pipeline.mbs <= batch and kind.n_micro <= x.most_micro:
+            best.offer(MixedPlan((kind,), problem.zero))
+    if options.is_uniform or options.most_kinds == 1 or not offers:
         return best.step_s
     sizes = [pool.n_devices for pool in problem.pools]
     n_pools = len(sizes)
-    ceiling = max(x.first_s + x.each_s * batch for x in whole.offers)
+    ceiling = max(x.step_s(batch) for x in offers)
     known: list[tuple[tuple[int, int], ...]] = []
     for _ in range(KNOWN_CHOICES):
         time_s = min(best.step_s, ceiling) * (1.0 - 1e-9)
         if stop is not None and stop():
             break
-        candidates = [x.candidate(time_s, n_pools) for x in whole.offers]
+        candidates = [x.candidate(time_s, n_pools) for x in offers]
         chosen = choose(candidates, sizes, options.most_kinds, batch, known)
         if not chosen.counts:
             return best.step_s if chosen.bound < batch else 0.0
         used = tuple((v, n) for v, n in enumerate(chosen.counts) if n)
         known.append(used)
-        for plan in shares_of(problem, [(whole.offers[v], n) for v, n in used], time_s):
+        for plan in shares_of(problem, [(offers[v], n) for v, n in used], time_s):
             best.offer(plan)
     return 0.0
 

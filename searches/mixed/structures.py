@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem, StageTable
-from searches.mixed.fills import Pipeline, Way, layer_sum_s, layer_times_s, layer_times_s
+from searches.mixed.fills import Pipeline, Way, layer_sum_s, layer_times_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
