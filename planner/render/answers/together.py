@@ -18,6 +18,8 @@ from planner.units import GIB, format_bandwidth, format_size, format_time
 
 STAGE_HEADS = ("pool", "stages", "layers", "tp", "cp", "ep", "recompute", "ms", "GiB", "of")
 PLAN_HEADS = ("plan", "step s", "tokens/s", "devices", "pipelines", "$/Mtok", "J/tok", "runs on")
+LEAST_FREE = 0.05
+"""Share of the usable memory below which the answer says how little is free."""
 MARK = "t"
 """Before the rank of a plan over several pools, in tables and in PLAN arguments: t1."""
 
@@ -216,6 +218,11 @@ def _closing_texts(together: Together) -> Iterator[str]:
     if together.plans:
         first = together.plans[0]
         yield f"{MARK}1 {runner_text(first)}"
+        stages = [stage for kind in first.kinds for stage in kind.stages]
+        fullest = max(stages, key=lambda x: x.peak_bytes / x.usable_bytes)
+        free = 1.0 - fullest.peak_bytes / fullest.usable_bytes
+        if free < LEAST_FREE:
+            yield f"{MARK}1 leaves {free:.1%} of the memory of {fullest.pool} free"
         able = next((x for x in together.plans if x.runs_on), None)
         if able is not None and able is not first:
             later = able.step_time_s / first.step_time_s - 1.0
