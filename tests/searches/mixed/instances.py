@@ -115,9 +115,7 @@ def every_kind(problem: MixedProblem) -> Iterator[tuple[tuple[MixedStage, ...], 
                     continue
                 for counts in product(range(1, n_layers + 1), repeat=n_spanned):
                     pp = sum(counts)
-                    used = {
-                        pool: n * tp for (pool, tp, _), n in zip(chosen, counts, strict=True)
-                    }
+                    used = {pool: n * tp for (pool, tp, _), n in zip(chosen, counts, strict=True)}
                     most = min(problem.pools[k].n_devices // n for k, n in used.items())
                     if pp > n_layers or not most:
                         continue
@@ -138,9 +136,7 @@ def every_plan(problem: MixedProblem, most_kinds: int) -> Iterator[MixedPlan]:
     """Yield every plan of up to some kinds; kinds that are alike but for their share too."""
     batch = problem.global_batch
     sized = [
-        (stages, mbs, n)
-        for stages, mbs, most in every_kind(problem)
-        for n in range(1, most + 1)
+        (stages, mbs, n) for stages, mbs, most in every_kind(problem) for n in range(1, most + 1)
     ]
 
     def made(one: tuple[tuple[MixedStage, ...], int, int], share: int) -> PipelineKind:
