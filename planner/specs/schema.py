@@ -1328,6 +1328,9 @@ class PoolSpec(_Spec):
     default likewise."""
     price_per_hour: Price | None = None
     """Price of one accelerator for an hour in US dollars, such as 2.95; for what a run costs."""
+    device_mtbf: Lifetime | None = None
+    """Mean time between failures of one accelerator of this pool, where it is not that of
+    `operations`: spot nodes, which are taken away."""
 
 
 class TierSpec(_Spec):

@@ -89,11 +89,16 @@ def check_model(shape: ModelShape, job: TrainingJob) -> None:
         "preferences": job.compares_answers,
         f"optimizer {job.optimizer}": job.optimizer not in OPTIMIZERS,
     }
+    changes = {
+        "multi-token prediction": option("set", "model.mtp_layers=0") + ", or ",
+        f"optimizer {job.optimizer}": option("set", "training.optimizer=adam") + ", or ",
+    }
     for name, has_it in parts.items():
         if has_it:
             raise SearchError(
                 f"{name}: not modelled over several pools in this version",
-                "leave " + option("pools") + " out to plan for each pool alone",
+                changes.get(name, "")
+                + ("leave " + option("pools") + " out to plan for each pool alone"),
                 code="not-modelled",
             )
 

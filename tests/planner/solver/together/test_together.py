@@ -182,6 +182,13 @@ def test_objectives_rank_plans():
     assert unpriced.energy_j_per_token > 0
 
 
+def test_nodes_that_are_taken_away_cost_goodput():
+    spot = {**OLD, "device_mtbf": "20 h"}
+    steady, often = solved(NEW, OLD).together, solved(NEW, spot, objective="goodput").together
+    assert often.plans[0].goodput_frac < steady.plans[0].goodput_frac
+    assert often.plans[0].plan_id in {x.plan_id for x in steady.plans}
+
+
 def test_pools_that_cannot_be_joined_are_planned_alone():
     amd = pool("amd", "mi300x-192gb", per_node=1)
     together = solved(NEW, OLD, amd, pins={**PINS, "mbs": 1}).together
