@@ -30,7 +30,7 @@ from planner.solver.answer.result_parts import (
     uneven_tried,
 )
 from planner.solver.calibration.reference import reference_name
-from planner.solver.execution import Execution, either, named_executor
+from planner.solver.execution import Execution, Stop, either, named_executor
 from planner.solver.infeasible.causes import (
     nearest_miss,
     recipes_without_plans,
@@ -71,6 +71,10 @@ if TYPE_CHECKING:
     from planner.solver.together.answer import Joining
 
 
+APART_SHARE = 0.4
+"""Share of a time limit after which the pools alone are done, where others join them."""
+
+
 def solve(
     model: Source,
     cluster: Source,
@@ -103,8 +107,13 @@ def solve(
     options = request.options()
     check_options(options)
     limit_s, stop = request.time_limit_s, keywords.get("stop")
-    if limit_s:
-        stop = either(stop, lambda: time.monotonic() - start > limit_s)
+
+    def stop_at(share: float) -> Stop | None:
+        """Return what ends the search after a share of its time limit, if it has one."""
+        if not limit_s:
+            return stop
+        return either(stop, lambda: time.monotonic() - start > share * limit_s)
+
     if request.pool:
         inputs = inputs[0], inputs[1].pool(request.pool)
     options, chosen = of_able_framework(*inputs, options)
@@ -120,13 +129,14 @@ def solve(
     executor = named_executor(
         keywords.get("executor", "automatic"), keywords.get("ray_address", "")
     )
-    execution = Execution(executor, stop, keywords.get("progress"), keywords.get("shared"))
+    own_stop = stop_at(APART_SHARE if join else 1.0)
+    execution = Execution(executor, own_stop, keywords.get("progress"), keywords.get("shared"))
     try:
         extent = Extent(different=True)
         result = solve_inputs(*inputs, options, execution, command, extent)
         if join:
             alone = partial(_on_one_pool, inputs, options, execution)
-            result = join.with_together(result, inputs[0], options, alone, stop)
+            result = join.with_together(result, inputs[0], options, alone, stop_at)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
     return replace(result, notes=(*chosen, *notes, *result.notes))

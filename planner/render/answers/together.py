@@ -51,6 +51,8 @@ def together_sentence(together: Together) -> str:
     if len(together.joined) < 2:
         return "There are no two pools to join: each plan uses one pool"
     alone = [x.alone_s for x in together.worth if x.alone_s is not None]
+    if not together.plans and not together.complete:
+        return f"No plan over {_names(together.joined)} so far: the time limit stopped the search"
     if not together.plans:
         return f"No plan over {_names(together.joined)} fits: each plan uses one pool"
     first = together.plans[0]

@@ -9,6 +9,7 @@ from costmodels.mixed.prices import MixedPrice
 from costmodels.mixed.tables import MixedProblem
 from planner.errors import SearchError
 from planner.solver.answer.result import Plan, Result
+from planner.solver.execution import Stop
 from planner.solver.options import SolveOptions
 from planner.solver.recipes import one_recipe
 from planner.solver.together.link_worth import Edge, pays_from_bytes_per_s
@@ -27,7 +28,10 @@ from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed
 
 N_GRIDS = 3
 """Plans of one grid of ranks that are looked for besides."""
-Stop = Callable[[], bool]
+StopAt = Callable[[float], Stop | None]
+"""What ends a search after a share of the time limit; None without a limit."""
+MAIN_SHARE, GRIDS_SHARE = 0.7, 0.8
+"""Shares of the time limit after which the search over all pools, and that for grids, are done."""
 Alone = Callable[[int], Result]
 """The answer on one pool of the cluster alone, by its place."""
 
@@ -49,7 +53,7 @@ class Joining:
         model: ModelInput,
         options: SolveOptions,
         solve_alone: Alone,
-        stop: Stop | None,
+        stop_at: StopAt,
     ) -> Result:
         """Return a result on the pools with what one job over several of them reaches."""
         cluster = self.cluster
@@ -73,7 +77,7 @@ class Joining:
             return replace(result, together=replace(blank, alone=_alone(blank, left)))
         joined = joined_problem(model, cluster, options, joinable.indices)
         first = _best_alone(result, cluster, options, solve_alone)
-        work = _Work(joined, PlanRecords(model, cluster, joined), options, stop)
+        work = _Work(joined, PlanRecords(model, cluster, joined), options, stop_at)
         together = work.together(blank, first, cluster)
         stopped = result.stopped or ("" if together.complete else "time limit")
         return replace(result, together=together, stopped=stopped, complete=not stopped)
@@ -139,7 +143,7 @@ class _Work:
     joined: JoinedProblem
     records: PlanRecords
     options: SolveOptions
-    stop: Stop | None
+    stop_at: StopAt
 
     @property
     def mixed_options(self) -> MixedOptions:
@@ -148,20 +152,24 @@ class _Work:
             is_uniform=is_for_runner(self.options), n_best=max(self.options.top, 5)
         )
 
-    def search(self, problem: MixedProblem) -> MixedAnswer:
-        """Return the plans of a problem, the fastest first."""
-        return search_mixed(problem, self.mixed_options, self.stop)
+    def search(self, problem: MixedProblem, share: float = 1.0) -> MixedAnswer:
+        """Return the plans of a problem, the fastest first, by a share of the time limit."""
+        return search_mixed(problem, self.mixed_options, self.stop_at(share))
+
+    def without(self, place: int) -> MixedAnswer:
+        """Return the plans that leave a pool out."""
+        later = (place + 1) / len(self.joined.problems) * (1.0 - GRIDS_SHARE)
+        return self.search(self.joined.without(place), GRIDS_SHARE + later)
 
     def together(
         self, blank: Together, alone: Mapping[str, Plan | None], cluster: ClusterInput
     ) -> Together:
         """Return what one job over the joined pools reaches, beside the best on each alone."""
         goal, n_pools = self.options.objective, len(self.joined.mixed.pools)
-        answer = self.search(self.joined.mixed)
-        without = [
-            self.search(self.joined.without(i)) if n_pools > 2 else None for i in range(n_pools)
-        ]
-        found = self._listed([answer, *(x for x in without if x is not None)])
+        answer = self.search(self.joined.mixed, MAIN_SHARE)
+        grids = self._grids()
+        without = [self.without(i) for i in range(n_pools)] if n_pools > 2 else []
+        found = self._listed([answer, *grids, *without])
         records = sorted(
             (self.records.record(plan, priced, 1) for plan, priced in found),
             key=lambda x: (value_of(x, goal), x.step_time_s, len(x.kinds), x.n_devices),
@@ -169,12 +177,12 @@ class _Work:
         plans = [replace(x, rank=rank) for rank, x in enumerate(records, 1)]
         values = {name: value_of(x, goal) if x else math.inf for name, x in alone.items()}
         pays = bool(plans) and value_of(plans[0], goal) < min(values.values())
-        bound_s = min(x.bound_s for x in (answer, *without) if x is not None)
+        bound_s = min(x.bound_s for x in (answer, *without))
         fastest_s = min((x.step_time_s for x in plans), default=math.inf)
         is_bound = bool(plans) and math.isfinite(bound_s)
         names = tuple(pool.name for pool in self.joined.mixed.pools)
         used = set(plans[0].devices) if pays else {min(values, key=lambda x: (values[x], x))}
-        complete = not any(x.stopped for x in (answer, *without) if x is not None)
+        complete = not any(x.stopped for x in (answer, *without))
         return replace(
             blank,
             joined=names,
@@ -187,12 +195,16 @@ class _Work:
             links=self._links(cluster, found, alone) if complete else (),
         )
 
+    def _grids(self) -> list[MixedAnswer]:
+        """Return plans that are one grid of ranks, unless all that are looked for are."""
+        if is_for_runner(self.options):
+            return []
+        grids = MixedOptions(is_uniform=True, n_best=N_GRIDS)
+        return [search_mixed(self.joined.mixed, grids, self.stop_at(GRIDS_SHARE))]
+
     def _listed(self, answers: Sequence[MixedAnswer]) -> list[tuple[MixedPlan, MixedPrice]]:
         """Return the plans over several pools, with those that a framework runs among them."""
         plans = [plan for answer in answers for plan in answer.plans]
-        if not is_for_runner(self.options):
-            grids = MixedOptions(is_uniform=True, n_best=N_GRIDS)
-            plans += search_mixed(self.joined.mixed, grids, self.stop).plans
         plans += [with_one_recompute(plan) for plan in plans if plan.is_uniform]
         listed: dict[MixedPlan, MixedPrice] = {}
         for plan in plans:

@@ -4,6 +4,7 @@ import pytest
 
 import planner
 from planner.errors import SearchError, UsageError
+from planner.render.document import text_of
 from planner.solver.answer.result import Result
 from tests.planner.solver.together.tiny import MODEL, NEW, OLD, PINS, cluster, pool
 
@@ -208,6 +209,15 @@ def test_one_pool_is_joined_with_nothing():
     result = solved(NEW)
     assert result.together.joined == ()
     assert result.exit_code == 0
+
+
+def test_a_search_that_is_stopped_says_so():
+    result = solved(NEW, OLD, time_limit_s=1e-9)
+    assert not result.together.complete
+    assert not result.together.proven
+    assert result.stopped == "time limit"
+    assert result.exit_code == 4
+    assert "stopped" in text_of(result.together)
 
 
 REFUSED = [
