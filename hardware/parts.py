@@ -353,7 +353,7 @@ class PoolLink:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """An inventory: pools of nodes on one fabric. A plan uses one pool, unless it joins several."""
+    """An inventory: pools of nodes on one fabric. A plan uses one pool, or several joined."""
 
     name: str
     pools: tuple[Pool, ...]

@@ -38,6 +38,8 @@ STAGES = 3
 """Of the pipelines that tables are made of: a first stage, an interior and a last one."""
 MICRO_BATCHES = 8
 """Of the same: more than the stages, so that rank r holds `STAGES` - r micro-batches in flight."""
+SEVERAL = 16
+"""Pipelines of the same: so many that their groups leave a node, with the buffers of that."""
 RECOMPUTES = ("none", "selective", "full")
 SAMPLES_BYTES = (64e6, 1e9)
 """Sizes between which the time of a collective is taken to be linear."""
@@ -132,7 +134,7 @@ def stage_tables(problem: Problem, pool: int, degrees: Sequence[Degrees]) -> lis
             problem,
             [_layout(x, again, layers, n * x.pipelines_multiple) for x, again in several],
         )
-        for n in (1, 2)
+        for n in (1, SEVERAL)
     )
     messages = _message_bytes(problem, [x for x, _ in several])
     return [
@@ -162,7 +164,7 @@ class _StageCosts:
     degrees: Degrees
     recompute: str
     ranks: tuple[PricedRanks, PricedRanks]
-    """With one and two pipelines (or as many times those that an expert group spans)."""
+    """With one and `SEVERAL` pipelines (or as many times those that an expert group spans)."""
     row: int
     message_bytes: float
 
@@ -212,7 +214,7 @@ class _StageCosts:
         several = {k: x[row] for k, x in twice.memory_bytes.items()}
         in_flight = [float(STAGES - r) for r in range(STAGES)]
         kept = memory["activations"] + memory["fragmentation"]
-        shared = 2.0 * multiple * (memory["states"] - several["states"])
+        shared = (memory["states"] - several["states"]) * multiple * SEVERAL / (SEVERAL - 1.0)
         whole = memory["states"] - shared / multiple
         other = several["logits"] + several["working"] + several["overhead"]
         fixed = self._fixed(other)

@@ -119,11 +119,13 @@ def sync_s(problem: MixedProblem, table: StageTable, n_pipelines: int, sync: Syn
     ring = problem.pools[table.pool].rings.get((table.n_devices, n_pipelines))
     if ring is None or n_pipelines == 1:
         return 0.0
-    windows = ((ring.reduce_scatter, sync.grad_bytes, sync.backward_s),)
     if problem.zero:
-        windows += ((ring.all_gather, sync.weight_bytes, sync.forward_s),)
+        windows = [
+            (ring.reduce_scatter, sync.grad_bytes, sync.backward_s),
+            (ring.all_gather, sync.weight_bytes, sync.forward_s),
+        ]
     else:
-        windows = ((ring.all_reduce, sync.grad_bytes, sync.backward_s),)
+        windows = [(ring.all_reduce, sync.grad_bytes, sync.backward_s)]
     total, overlap = 0.0, problem.overlap
     for (latency, per_byte), size, window_s in windows:
         one = size * per_byte

@@ -112,7 +112,7 @@ def least_sync_s(problem: MixedProblem, way: Way, layers: float, first: int, las
     grads, weights = (share * float(x.layers[-1]) for x in (table.grad_bytes, table.weight_bytes))
 
     def least(size: float, operation: str, window_s: float) -> float:
-        transfer = size * min(getattr(x, operation)[1] for x in rings)
+        transfer = size * min(float(getattr(x, operation)[1]) for x in rings)
         return slowdown * transfer + (1.0 - slowdown) * max(0.0, transfer - window_s)
 
     if not problem.zero:

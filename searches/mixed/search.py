@@ -13,7 +13,7 @@ priced until none is left whose bound is below the best.
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 
@@ -32,10 +32,18 @@ SMALL = 4000
 """Splits and numbers of pipelines of all structures, up to which a problem is searched whole."""
 TRIED_STRUCTURES = 400
 """Structures of one kind that are split, the most promising first, where there are more."""
-OFFERED = 160
+OFFERED = 240
 """Structures that the master chooses among."""
+OFFERED_ALIKE = 2
+"""Those of them that take as many devices of every pool."""
 KNOWN_CHOICES = 400
 """Choices of a small problem that are priced at most."""
+USUAL_EXCHANGE = 4.0 / 3.0
+"""Of the least exchange between kinds, 2 (U - 1)/U of the shards: between three groups."""
+POLISHED = 200
+"""Neighbours of the best mixture that are priced at most."""
+LENGTHS = 5
+"""Of the step at which structures are weighed for the master."""
 STEPS = 12
 """Lengths of the step that the master is asked for."""
 
@@ -216,7 +224,9 @@ def _search_single(
     for n_tried, i in enumerate(order.tolist()):
         if least_s[i] >= best.step_s:
             return best.step_s
-        if n_tried >= TRIED_STRUCTURES and (best.step_s < math.inf or n_tried > 8 * OFFERED * 10):
+        if n_tried >= TRIED_STRUCTURES and (
+            best.step_s < math.inf or n_tried > 20 * TRIED_STRUCTURES
+        ):
             return float(least_s[i])
         if stop is not None and n_tried % 8 == 0 and stop():
             return float(least_s[i])
@@ -297,9 +307,11 @@ def _offer(
 ) -> _Offer:
     """Return pipelines as the master may choose them; `counts` are the least and the most.
 
-    Times are those of the most, whose gradients take longest.
+    Times are those of the most, whose gradients take longest; with one count exchanges with other
+    kinds are at their least, else as between three groups.
     """
     least, most = counts
+    share = 1.0 if least == most else USUAL_EXCHANGE
     kind = PipelineKind(fill.stages, most, pipeline.mbs, 1, most * pipeline.mbs)
     one = price(MixedPlan((kind,), problem.zero), problem).kinds[0]
     factor = problem.straggler_factor
@@ -311,7 +323,7 @@ def _offer(
         slowest_s=factor * one.compute_s,
         outside_s=one.step_s
         - factor * one.messages_s
-        + _least_exchange_s(problem, pipeline, fill, most),
+        + share * _least_exchange_s(problem, pipeline, fill, most),
         hop_s=factor * max(one.hops_s, default=0.0),
         most_micro=most_micro,
     )
@@ -349,10 +361,11 @@ def _search_several(
     """Let the master mix the structures that are worth most at the prices of the bound."""
     n_pools, sizes = len(problem.pools), [pool.n_devices for pool in problem.pools]
     high_s = best.step_s
-    offers = _offers(problem, refined, prices, stop)
+    offers = _offers(problem, refined, prices, high_s, stop)
     if not offers:
         return
     target, low_s = problem.global_batch, 0.0
+    mixture: tuple[float, list[tuple[_Offer, int]]] = (math.inf, [])
     if not math.isfinite(high_s):
         high_s = max(x.step_s(-(-target // x.pipeline.mbs)) for x in offers)
     for _ in range(STEPS):
@@ -366,40 +379,85 @@ def _search_several(
             low_s = time_s
         else:
             counts = [(offers[v], n) for v, n in enumerate(chosen.counts) if n]
-            plan = shared_out(problem, counts)
-            if plan is not None:
-                best.offer(plan)
+            step_s = _offer_counts(problem, counts, best)
+            if step_s < mixture[0]:
+                mixture = step_s, counts
             high_s = min(high_s, best.step_s, time_s)
         if low_s and high_s - low_s <= 1e-3 * high_s:
-            return
+            break
+    if mixture[1] and (stop is None or not stop()):
+        _polish(problem, mixture, best)
+
+
+def _offer_counts(
+    problem: MixedProblem, counts: Sequence[tuple[_Offer, int]], best: _Best
+) -> float:
+    """Price some kinds with the shares of the batch that suit them; return the step, seconds."""
+    exact = [(_offer(problem, x.pipeline, x.fill, (n, n)), n) for x, n in counts]
+    plan = shared_out(problem, exact)
+    return math.inf if plan is None else best.offer(plan)
+
+
+def _polish(
+    problem: MixedProblem, mixture: tuple[float, list[tuple[_Offer, int]]], best: _Best
+) -> None:
+    """Move pipelines between the kinds of a mixture as long as that makes it faster."""
+    step_s, counts = mixture
+    sizes = [pool.n_devices for pool in problem.pools]
+    n_left = POLISHED
+    improved = True
+    while improved and n_left > 0:
+        improved = False
+        for moves in product((-2, -1, 0, 1, 2), repeat=len(counts)):
+            if not any(moves) or n_left <= 0:
+                continue
+            moved = [
+                (x, n + move * x.pipeline.multiple)
+                for (x, n), move in zip(counts, moves, strict=True)
+            ]
+            if any(n < 1 for _, n in moved) or any(
+                sum(n * x.pipeline.n_devices(k) for x, n in moved) > size
+                for k, size in enumerate(sizes)
+            ):
+                continue
+            n_left -= 1
+            one_s = _offer_counts(problem, moved, best)
+            if one_s < step_s * (1.0 - 1e-9):
+                step_s, counts, improved = one_s, moved, True
+                break
 
 
 def _offers(
     problem: MixedProblem,
     refined: Refined,
     prices: np.ndarray[tuple[int], np.dtype[np.float64]],
+    high_s: float,
     stop: Stop | None,
 ) -> list[_Offer]:
     """Return the kinds that the master chooses among, by what they lose at the prices."""
     s = refined.structures
     time_s = _time_of(refined, prices)
-    done = refined.done(time_s)[-len(s) :]
     worth = s.devices @ prices[: s.devices.shape[1]]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        loss = np.where(worth > 0, 1.0 - done / worth, np.inf)
+    done, loss = np.zeros(len(s)), np.full(len(s), np.inf)
+    # Micro-batches are whole: what loses at one length of the step may lose nothing at another.
+    for length_s in np.linspace(time_s, max(time_s, min(high_s, 1.1 * time_s)), LENGTHS):
+        own = refined.done(float(length_s))[-len(s) :]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            one = np.where(worth > 0, 1.0 - own / (worth * (length_s / time_s)), np.inf)
+        done, loss = np.maximum(done, own), np.minimum(loss, one)
     order = np.argsort(loss, kind="stable")
     offers: list[_Offer] = []
-    per_pools: dict[tuple[bool, ...], int] = {}
+    taken: dict[tuple[float, ...], int] = {}
     n_taken = 0
     for i in order.tolist():
         if n_taken >= OFFERED or not np.isfinite(loss[i]) or done[i] <= 0:
             break
-        spanned = tuple((s.devices[i] > 0).tolist())
-        if per_pools.get(spanned, 0) >= OFFERED // 3:
+        devices = tuple(s.devices[i].tolist())
+        if taken.get(devices, 0) >= OFFERED_ALIKE:
             continue
         if stop is not None and stop():
             break
-        per_pools[spanned] = per_pools.get(spanned, 0) + 1
+        taken[devices] = taken.get(devices, 0) + 1
         n_taken += 1
         pipeline = s.pipeline(i)
         for n, most in _doublings(pipeline, problem):

@@ -54,7 +54,7 @@ class Structures:
         """Stages of each pipeline."""
         return np.asarray(self.counts.sum(axis=1))
 
-    def most_micro(self, room_s: float, slowest_s: Floats | None = None) -> Floats:
+    def most_micro(self, room_s: float | Floats, slowest_s: Floats | None = None) -> Floats:
         """Return an upper bound of the micro-batches that each runs within some time, `(n,)`.
 
         (m - 1) B + W(B) <= room  for some B >= `slowest_s`, W(B) = max(total, slow total - c B):

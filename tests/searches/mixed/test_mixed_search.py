@@ -1,0 +1,89 @@
+"""Plans over several pools against every plan of small random jobs, and what must never happen."""
+
+from dataclasses import replace
+
+import pytest
+
+from costmodels.mixed.prices import fits, price
+from costmodels.mixed.tables import LinkFacts, MixedProblem
+from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed, without_pool
+from tests.searches.mixed.instances import every_plan, random_problem
+
+TWO = MixedOptions(most_kinds=2)
+
+
+def _best_s(problem: MixedProblem) -> float:
+    """Return the least step of every plan of up to two kinds; infinite where none fits."""
+    best_s = float("inf")
+    for plan in every_plan(problem, 2):
+        priced = price(plan, problem)
+        if priced.step_s < best_s and fits(plan, problem, priced):
+            best_s = priced.step_s
+    return best_s
+
+
+def _first_s(answer: MixedAnswer) -> float:
+    return answer.prices[0].step_s if answer.prices else float("inf")
+
+
+def _check(seed: int) -> None:
+    problem = random_problem(seed)
+    answer = search_mixed(problem, TWO)
+    best_s = _best_s(problem)
+    assert _first_s(answer) == pytest.approx(best_s, rel=1e-9)
+    assert answer.bound_s <= best_s * (1.0 + 1e-9)
+    if answer.prices:
+        assert answer.proven
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_search_finds_the_best_of_every_plan(seed):
+    _check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(4, 200, 16))
+def test_the_search_finds_the_best_of_every_plan_of_200(start):
+    for seed in range(start, min(200, start + 16)):
+        _check(seed)
+
+
+@pytest.mark.parametrize("seed", range(300, 305))
+def test_another_pool_never_makes_the_best_plan_slower(seed):
+    problem = random_problem(seed)
+    both_s = _first_s(search_mixed(problem, TWO))
+    for pool in range(2):
+        assert both_s <= _first_s(search_mixed(without_pool(problem, pool), TWO)) * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(320, 323))
+def test_more_bandwidth_between_pools_never_hurts(seed):
+    problem = random_problem(seed)
+    link = problem.links[0, 1]
+    steps = [
+        _first_s(
+            search_mixed(
+                replace(problem, links={(0, 1): LinkFacts(link.bytes_per_s * x, link.latency_s)}),
+                TWO,
+            )
+        )
+        for x in (0.1, 1.0, 10.0)
+    ]
+    assert steps == sorted(steps, reverse=True)
+
+
+@pytest.mark.parametrize("seed", range(330, 333))
+def test_the_order_of_pools_changes_nothing(seed):
+    problem = random_problem(seed)
+    tables = tuple(replace(x, pool=1 - x.pool) for x in problem.tables)
+    swapped = replace(problem, pools=problem.pools[::-1], tables=tables)
+    first, second = search_mixed(problem, TWO), search_mixed(swapped, TWO)
+    assert _first_s(second) == pytest.approx(_first_s(first), rel=1e-9)
+
+
+def test_a_stopped_search_says_so_and_has_a_bound():
+    problem = random_problem(3)
+    answer = search_mixed(problem, TWO, stop=lambda: True)
+    assert answer.stopped == "time limit"
+    assert not answer.proven
+    assert answer.bound_s <= _best_s(problem)
