@@ -106,6 +106,33 @@ def node_groups(plan: JoinedPlan, cluster: ClusterInput) -> list[NodeGroup]:
     return groups
 
 
+def joined_placement(data: Mapping[str, Any], plan: JoinedPlan) -> dict[str, Any]:
+    """Return which nodes hold which ranks of a plan over several pools of a result.
+
+    Raises `UsageError` for a plan that no framework lays out.
+    """
+    cluster = cluster_from_dict(data["inputs"]["cluster"])
+    framework = plan.runs_on[0] if plan.runs_on else ""
+    if reasons := _reasons(plan, cluster, framework):
+        raise UsageError(
+            f"plan t{plan.rank} has no ranks: {reasons[0]}", "planner show says more", "plan"
+        )
+    groups, node = [], 0
+    for group in node_groups(plan, cluster):
+        groups.append(
+            {
+                "pool": group.pool,
+                "accelerator": group.accelerator,
+                "nodes": [node, node + group.n_nodes - 1],
+                "ranks": [node * group.per_node, (node + group.n_nodes) * group.per_node - 1],
+                "hosts": list(group.hosts),
+            }
+        )
+        node += group.n_nodes
+    order = RANK_ORDERS[len(plan.kinds) > 1]
+    return {"plan_id": plan.plan_id, "rank_order": order, "groups": groups}
+
+
 def layout_of(plan: JoinedPlan, model: ModelInput) -> Layout:
     """Return the layout of a plan that is one grid of ranks."""
     kind, stage = plan.kinds[0], plan.kinds[0].stages[0]

@@ -1,7 +1,8 @@
 """One job over several pools as a document: the plan by pool, what each adds, what runs it."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import Any
 
 from planner.documents import Blank, Grid, GridSpacing, Paragraph, Part
 from planner.solver.together.link_worth import NARROWEST
@@ -14,6 +15,7 @@ from planner.solver.together.records import (
     PoolWorth,
     Together,
 )
+from planner.specs.importers.hostlist import compress_hosts
 from planner.units import GIB, format_bandwidth, format_size, format_time
 
 STAGE_HEADS = ("pool", "stages", "layers", "tp", "cp", "ep", "recompute", "ms", "GiB", "of")
@@ -237,3 +239,20 @@ def _closing_texts(together: Together) -> Iterator[str]:
 
 def _names(pools: Sequence[str]) -> str:
     return " and ".join(dict.fromkeys(pools))
+
+
+def joined_placement_document(placement: Mapping[str, Any]) -> list[Part]:
+    """Return which nodes hold which ranks, of `planner.analyze.joined_files.joined_placement`."""
+    rows = tuple(
+        (
+            "{}-{}".format(*group["nodes"]),
+            "{}-{}".format(*group["ranks"]),
+            group["pool"],
+            group["accelerator"],
+            compress_hosts(group["hosts"]) if group["hosts"] else "",
+        )
+        for group in placement["groups"]
+    )
+    lead = f"Plan {placement['plan_id']}: ranks in the order {placement['rank_order']}"
+    heads = ("node ranks", "ranks", "pool", "accelerator", "hosts")
+    return [Paragraph(lead, strong=True), Blank(), Grid(heads, rows, "")]

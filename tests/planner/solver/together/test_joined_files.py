@@ -9,6 +9,7 @@ import pytest
 
 import planner
 from planner.analyze.joined_files import joined_files, layout_of, node_groups, rank_pools
+from planner.cli.commands.inspection import run_place
 from planner.cli.commands.plans import run_emit, run_show
 from planner.errors import UsageError
 from planner.frameworks.launchers.node_types import NodeGroup, hetjob_script, node_list
@@ -105,6 +106,11 @@ def test_show_and_emit_take_such_a_plan_and_others_name_why_not(data, staged, tm
     run_emit(f"{path}#{staged.plan_id[:6]}", "megatron", str(tmp_path / "run"), "slurm")
     written = {x.name for x in (tmp_path / "run").glob("*/*")}
     assert {"megatron.sh", "nodes.txt", "slurm-megatron.sbatch"} <= written
+    run_place(reference, None, "", "json")
+    placed = json.loads(capsys.readouterr().out)
+    assert [x["ranks"] for x in placed["groups"]] == [[0, 1], [2, 3]]
+    run_place(reference, None, "", "table")
+    assert "node ranks" in capsys.readouterr().out
     with pytest.raises(UsageError, match="uses several pools"):
         plan_of_result(data, f"t{staged.rank}", "answer")
 
