@@ -8,6 +8,7 @@ from costmodels.mixed.plans import MixedPlan
 from costmodels.mixed.prices import MixedPrice
 from costmodels.mixed.tables import MixedProblem
 from planner.errors import SearchError
+from planner.option_names import option
 from planner.solver.answer.result import Plan, Result
 from planner.solver.execution import Stop
 from planner.solver.options import SolveOptions
@@ -26,6 +27,8 @@ from planner.solver.together.records import JoinedPlan, LinkWorth, PoolWorth, To
 from planner.specs.inputs import ClusterInput, ModelInput
 from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed
 
+MAX_POOLS = 8
+"""Most unlike pools that are looked at together."""
 N_GRIDS = 3
 """Plans of one grid of ranks that are looked for besides."""
 StopAt = Callable[[float], Stop | None]
@@ -92,6 +95,12 @@ def joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> 
     check_together(options)
     one_recipe(model, options, "one job over several pools runs in one")
     merged = with_merged_pools(cluster)
+    if (n := len(merged.cluster.cluster.pools)) > MAX_POOLS:
+        raise SearchError(
+            f"one job over {n} pools is not searched: {MAX_POOLS} at most",
+            "leave pools out of the cluster file, or leave " + option("pools") + " out",
+            code="out-of-range",
+        )
     if len(merged.cluster.cluster.pools) > 1:
         check_model(model.shape, model.job)
     return Joining(merged)

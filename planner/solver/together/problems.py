@@ -123,7 +123,10 @@ class JoinedProblem:
         """Return the job without one of the pools, whose nodes slow nobody down any more."""
         others = set(range(len(self.problems))) - {place}
         factor = self.straggler_factor(others)
-        return replace(without_pool(self.mixed, place), straggler_factor=factor)
+        left = without_pool(self.mixed, place)
+        # One device without a table: nothing runs on it, and shares of the pool stay numbers.
+        pools = tuple(replace(x, n_devices=max(1, x.n_devices)) for x in left.pools)
+        return replace(left, pools=pools, straggler_factor=factor)
 
     def priced(self, plan: MixedPlan) -> MixedPrice | None:
         """Return the price of a plan on the pools that it uses; None where it does not fit."""

@@ -1,5 +1,7 @@
 """One job over several pools: what holds of every answer."""
 
+from pathlib import Path
+
 import pytest
 
 import planner
@@ -7,6 +9,8 @@ from planner.errors import SearchError, UsageError
 from planner.render.document import text_of
 from planner.solver.answer.result import Result
 from tests.planner.solver.together.tiny import MODEL, NEW, OLD, PINS, cluster, pool
+
+ROOT = Path(__file__).parents[4]
 
 
 def solved(*pools, links=(), model=MODEL, **keywords):
@@ -75,6 +79,18 @@ def test_pools_apart_are_answered_as_ever():
 def test_an_answer_reads_back(both):
     data = both.to_json()
     assert Result.from_json(data).to_json() == data
+
+
+def test_every_field_is_described(both):
+    text = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
+
+    def names(value):
+        if isinstance(value, dict):
+            inner = (names(x) for x in value.values())
+            return set(value).union(*inner) - {"new", "old"}
+        return set().union(*map(names, value)) if isinstance(value, list) else set()
+
+    assert not [x for x in sorted(names(both.to_json()["together"])) if f"`{x}`" not in text]
 
 
 def test_plans_on_one_pool_are_those_of_pools_apart(both):
@@ -239,6 +255,12 @@ def test_what_is_not_planned_over_several_pools_is_refused(keywords, message):
     with pytest.raises(UsageError) as caught:
         solved(NEW, OLD, **keywords)
     assert message in str(caught.value)
+
+
+def test_more_pools_than_are_searched_are_refused():
+    pools = [pool(f"p{i}", nodes=1, per_node=1, memory_margin=f"{i + 1} GiB") for i in range(9)]
+    with pytest.raises(SearchError, match="one job over 9 pools is not searched: 8 at most"):
+        solved(*pools)
 
 
 def test_models_that_are_not_modelled_over_several_pools_are_refused():
