@@ -132,6 +132,7 @@ SECTIONS = (
     ("accelerator", schemas.AcceleratorSpec),
     ("fabric", schemas.FabricSpec),
     ("tiers", schemas.TierSpec),
+    ("links", schemas.PoolLinkSpec),
     ("operations", schemas.OperationsSpec),
     ("cluster", schemas.ClusterFile),
 )

@@ -114,6 +114,13 @@ SEARCH_FIELDS: Mapping[str, SearchField] = {
             section="pool",
         ),
         SearchField(
+            "pools",
+            "`apart`: each plan uses one pool (the default); `together`: one job may use several.",
+            "apart (the default), or together: one job over several too.",
+            "HOW",
+            section="pools",
+        ),
+        SearchField(
             "objective",
             "What is to be best: step_time, tokens_per_s, cost, energy, devices, memory or"
             " goodput.",

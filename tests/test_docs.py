@@ -114,7 +114,7 @@ def test_the_files_shown_are_read_without_a_problem():
     shown = re.findall(
         r"^```yaml\n(.*?)^```$", (DOCS / "files.md").read_text(encoding="utf-8"), re.M | re.S
     )
-    assert len(shown) == 7
+    assert len(shown) == 8
     model = yaml.safe_load(shown[0])
     for text in shown:
         data = yaml.safe_load(text)

@@ -30,6 +30,7 @@ from planner.cli.options import (
     Pareto,
     Pin,
     PoolName,
+    PoolsMode,
     Precision,
     Rank,
     Reference,
@@ -83,6 +84,7 @@ class SearchArguments:
     framework: str = ""
     stack: str = ""
     pool: str = ""
+    pools: str = ""
     objective: str = ""
     deadline: str = ""
     step_limit: float | None = None
@@ -125,6 +127,7 @@ class SearchArguments:
             framework=self.framework,
             stack=self.stack,
             pool=self.pool,
+            pools=self.pools,
             objective=self.objective,
             deadline=self.deadline,
             pareto=self.pareto,
@@ -150,6 +153,7 @@ class SolveArguments(SearchArguments):
     framework: Framework = ""
     stack: Stack = ""
     pool: PoolName = ""
+    pools: PoolsMode = ""
     objective: Objective = ""
     deadline: Deadline = ""
     step_limit: StepLimit = None

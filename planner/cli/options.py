@@ -71,6 +71,7 @@ Framework = Annotated[
 ]
 Stack = Annotated[str, _option("stack")]
 PoolName = Annotated[str, _option("pool")]
+PoolsMode = Annotated[str, _option("pools")]
 Objective = Annotated[str, _option("objective", autocompletion=completion.objectives)]
 Deadline = Annotated[str, _option("deadline")]
 StepLimit = Annotated[float | None, _option("step_limit_s", show_default=False)]

@@ -165,10 +165,17 @@ def _without_empty(**fields: Any) -> Data:
 
 def _plan(reference: str) -> Data:
     """Return the plan of a PLAN argument; its result is read here."""
-    from planner.solver.answer.result_store import pick_plan, plan_named, read_result
+    from planner.solver.answer.result_store import (
+        joined_plan_of,
+        pick_plan,
+        plan_named,
+        read_result,
+    )
 
     source, which = plan_named(reference)
     result = read_result(source)
+    if joined := joined_plan_of(result, which):
+        return plan_of(result, joined.plan_id)
     return plan_of(result, pick_plan(result["plans"], which, source)["plan_id"])
 
 
@@ -320,8 +327,10 @@ def _emit(service: Client, params: Params) -> int:
     folder = None
     if params["out"]:
         saved = plan["result"]["plans"]
-        rank = next(x["rank"] for x in saved if x["plan_id"] == plan["plan"])
-        folder = Path(params["out"]) / f"{rank}-{plan['plan']}"
+        joined = (plan["result"].get("together") or {}).get("plans", ())
+        ranks = {x["plan_id"]: f"t{x['rank']}" for x in joined}
+        ranks |= {x["plan_id"]: str(x["rank"]) for x in saved}
+        folder = Path(params["out"]) / f"{ranks[plan['plan']]}-{plan['plan']}"
     show_files(_plain(data["files"]), targets, folder)
     return 0
 

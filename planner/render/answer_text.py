@@ -16,6 +16,7 @@ from planner.render.answers.result import (
     relaxation_part,
     stopped_parts,
 )
+from planner.render.answers.together import together_document
 from planner.render.card.answer import card_of, is_search
 from planner.render.card.markdown import card_markdown
 from planner.render.card.text import card_lines, next_lines
@@ -45,7 +46,8 @@ class TextView:
 def answer_text(result: Result, view: TextView) -> str:
     """Return the answer of `solve` or `evaluate` as text, commands apart within the width."""
     card = card_of(result, source=view.source)
-    lines = card_lines(card, view.width, view.style, is_whole=view.is_verbose)
+    lines = [*_together_lines(result, view)]
+    lines += card_lines(card, view.width, view.style, is_whole=view.is_verbose)
     if not result.plans:
         lines += ["", *_help_lines(result, view)]
         if view.is_verbose:
@@ -66,12 +68,26 @@ def answer_text(result: Result, view: TextView) -> str:
     return _joined(lines)
 
 
+def _together_lines(result: Result, view: TextView) -> list[str]:
+    """Return what one job over several pools reaches, above the plans that use one pool."""
+    if result.together is None:
+        return []
+    lead, *lines = lines_of(together_document(result.together), view.width)
+    return [view.style.bold(lead), *lines, "", ALONE, ""]
+
+
+ALONE = "On one pool alone:"
+"""Above the plans that use one pool, where others use several."""
+
+
 def result_markdown(result: Result, columns: Sequence[str] = ()) -> str:
     """Return the answer as Markdown: the card, and the ranked plans where there are any.
 
     `columns` of the table by name; none: the usual ones.
     """
     card = card_markdown(card_of(result))
+    if result.together is not None:
+        card = f"{markdown(together_document(result.together))}\n{ALONE}\n\n{card}"
     if not result.plans:
         return card + "\n" + markdown(infeasible_parts(result))
     return card + "\n" + plans_markdown(result, columns)

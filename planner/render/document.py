@@ -14,6 +14,7 @@ DOCUMENTS = {
     "AllocationAnswer": ("scaling.allocation", "allocation_document"),
     "Comparison": ("comparison", "comparison_document"),
     "Explanation": ("explanation", "explanation_document"),
+    "JoinedPlan": ("together", "joined_plan_document"),
     "Plan": ("plan", "plan_document"),
     "Recommendation": ("recommendation", "recommendation_document"),
     "Replan": ("replan", "replan_document"),
@@ -21,6 +22,7 @@ DOCUMENTS = {
     "Result": ("result", "result_document"),
     "Scaling": ("scaling.curve", "scaling_document"),
     "SingleChanges": ("neighborhood", "changes_document"),
+    "Together": ("together", "together_document"),
     "TraceComparison": ("trace_comparison", "trace_document"),
 }
 """Of each kind of answer the module of `planner.render.answers` and its function.

@@ -44,6 +44,7 @@ class SolveKeywords(RestrictKeywords, total=False):
     top: int | None
     all_variants: bool
     pool: str
+    pools: str
     objective: str
     within: float
     memory_margin: float | None

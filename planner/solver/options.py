@@ -21,6 +21,7 @@ from planner.specs.search.axis_values import (
     pinned_stages,
 )
 from planner.specs.search.objectives import WITHIN, parse_duration, parse_objective
+from planner.specs.search.section import APART, POOLS, TOGETHER
 from searches.mode_rules import with_open_modes
 from searches.options import AXES, SearchOptions
 
@@ -60,6 +61,8 @@ class SolveOptions:
     """Longest step."""
     pareto: tuple[str, ...] = ()
     """Axes of a front that is wanted in place of a ranking."""
+    pools: str = APART
+    """One of `POOLS`."""
     all_variants: bool = False
     """Whether an answer lists more than the best plan of each combination of degrees."""
     own_calibration: Calibration | None = None
@@ -162,6 +165,7 @@ class SolveOptions:
                 "allow": sorted(self.allow),
             }
             | ({"all_variants": True} if self.all_variants else {})
+            | ({"pools": self.pools} if self.pools != APART else {})
             | self._goals_json()
             | self._calibration_json()
         )
@@ -210,6 +214,8 @@ class SolveCommand:
             parts += ["--framework", options.framework]
         if options.stack:
             parts += ["--stack", options.stack]
+        if options.pools != APART:
+            parts += ["--pools", options.pools]
         for name in sorted(options.allow):
             parts += ["--allow", name]
         if options.own_calibration and options.own_calibration.source:
@@ -285,6 +291,17 @@ def parse_goals(
         "step_limit_s": step_limit_s or None,
         "pareto": pareto,
     }
+
+
+def parse_pools(pools: str, pool: str) -> str:
+    """Return one of `POOLS`; `UsageError` for another, or beside one pool that is named."""
+    if pools not in ("", *POOLS):
+        message = option("pools") + f": unknown {pools!r}"
+        raise UsageError(message, f"one of {', '.join(POOLS)}", code="unknown-name")
+    if pools == TOGETHER and pool:
+        both = option("pools", TOGETHER) + " and " + option("pool", pool)
+        raise UsageError(both + " contradict each other", "drop one", code="contradiction")
+    return pools or APART
 
 
 def parse_memory_margin(margin: float | None) -> float:

@@ -18,6 +18,7 @@ from planner.solver.options import (
     list_codes,
     parse_goals,
     parse_memory_margin,
+    parse_pools,
     pin_codes,
 )
 from planner.solver.sources import Overrides
@@ -25,12 +26,13 @@ from planner.specs.schema import SearchSpec
 from planner.specs.search.axis_values import axis_value
 from planner.specs.search.objectives import OBJECTIVES, parse_pareto
 from planner.specs.search.schema_values import often_one_of, one_of
-from planner.specs.search.section import ALLOWANCES
+from planner.specs.search.section import ALLOWANCES, POOLS
 from searches.frameworks.registry import framework_spaces
 
 Calibrations = Calibration | str | os.PathLike[str] | None
 """A calibration, the path of its file, or nothing for the one that ships."""
 GOALS = (
+    "pools",
     "objective",
     "within",
     "memory_margin",
@@ -55,6 +57,8 @@ Objective = Annotated[str, Field(json_schema_extra=one_of("ObjectiveName", ("", 
 """What is to be best; empty: the step time."""
 FrontAxis = Annotated[str, Field(json_schema_extra=often_one_of("FrontAxis", lambda: OBJECTIVES))]
 """An objective of a front; spaces around it are nothing."""
+Pools = Annotated[str, Field(json_schema_extra=one_of("PoolsMode", ("", *POOLS)))]
+"""Whether one job may use several pools; empty: `apart`."""
 Stack = Annotated[str, Field(json_schema_extra=one_of("StackName", ("", *sorted(STACKS))))]
 """A profile of software; empty: that of the framework."""
 Allowance = Annotated[str, Field(json_schema_extra=one_of("Allowance", ALLOWANCES))]
@@ -104,6 +108,7 @@ class SolveRequest(BaseModel):
         Overrides, BeforeValidator(override_pairs, json_schema_input_type=dict[str, FieldValue])
     ] = _field("overrides", ())
     pool: str = _field("pool", "")
+    pools: Pools = _field("pools", "")
     objective: Objective = _field("objective", "")
     within: Factor = _field("within", 0.0)
     memory_margin: Factor | None = _field("memory_margin", None)
@@ -158,14 +163,15 @@ class SolveRequest(BaseModel):
         """Return the request with what it leaves open taken from another one.
 
         An axis that is pinned, listed or bounded takes nothing from there; neither do objective
-        and front, which exclude each other.
+        and front, which exclude each other, nor one pool and several.
         """
         taken = {*self.pins, *self.only, *self.at_most}
         update: dict[str, Any] = {}
         for name in ("pins", "only", "at_most"):
             more = {axis: x for axis, x in getattr(other, name).items() if axis not in taken}
             update[name] = {**more, **getattr(self, name)}
-        closed = ("objective", "pareto", "within") if self.objective or self.pareto else ()
+        goal = ("objective", "pareto", "within") if self.objective or self.pareto else ()
+        closed = (*goal, *(("pool", "pools") if self.pool or self.pools else ()))
         for name in SEARCH_FIELDS.keys() - update.keys() - set(closed):
             if not _is_given(name, getattr(self, name)) and _is_given(name, getattr(other, name)):
                 update[name] = getattr(other, name)
@@ -193,6 +199,7 @@ class SolveRequest(BaseModel):
                 raise UsageError(message, f"one of {', '.join(ALLOWANCES)}", code="unknown-name")
         options = SolveOptions(
             top=top,
+            pools=parse_pools(self.pools, self.pool),
             all_variants=self.all_variants,
             pins=self.pins,
             only=self.only,

@@ -2,7 +2,8 @@
 
 import time
 from dataclasses import dataclass, replace
-from typing import Unpack
+from functools import partial
+from typing import TYPE_CHECKING, Unpack
 
 from costmodels.breakdown import break_down
 from costmodels.schedule.stages import SPLITS
@@ -29,7 +30,7 @@ from planner.solver.answer.result_parts import (
     uneven_tried,
 )
 from planner.solver.calibration.reference import reference_name
-from planner.solver.execution import Execution, either, named_executor
+from planner.solver.execution import Execution, Stop, either, named_executor
 from planner.solver.infeasible.causes import (
     nearest_miss,
     recipes_without_plans,
@@ -59,11 +60,19 @@ from planner.solver.sources import Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_from_pins
+from planner.specs.search.section import TOGETHER
 from planner.text_lines import SPLIT_CHOSEN
 from searches.executors.executor import ExecutorError
 from searches.feasibility import StoppedError
 from searches.rules import Context
 from searches.splits.uneven import SplitChoice, best_split_of
+
+if TYPE_CHECKING:
+    from planner.solver.together.answer import Joining
+
+
+APART_SHARE = 0.4
+"""Share of a time limit after which the pools alone are done, where others join them."""
 
 
 def solve(
@@ -98,11 +107,18 @@ def solve(
     options = request.options()
     check_options(options)
     limit_s, stop = request.time_limit_s, keywords.get("stop")
-    if limit_s:
-        stop = either(stop, lambda: time.monotonic() - start > limit_s)
+
+    def stop_at(share: float) -> Stop | None:
+        """Return what ends the search after a share of its time limit, if it has one."""
+        if not limit_s:
+            return stop
+        return either(stop, lambda: time.monotonic() - start > share * limit_s)
+
     if request.pool:
         inputs = inputs[0], inputs[1].pool(request.pool)
     options, chosen = of_able_framework(*inputs, options)
+    join = _joining(*inputs, options) if options.pools == TOGETHER else None
+    inputs = (inputs[0], join.cluster) if join else inputs
     options, notes = anchored_options(options, request.reference)
     command = SolveCommand(
         *source_names(model, cluster),
@@ -113,13 +129,35 @@ def solve(
     executor = named_executor(
         keywords.get("executor", "automatic"), keywords.get("ray_address", "")
     )
-    execution = Execution(executor, stop, keywords.get("progress"), keywords.get("shared"))
+    own_stop = stop_at(APART_SHARE if join else 1.0)
+    execution = Execution(executor, own_stop, keywords.get("progress"), keywords.get("shared"))
     try:
         extent = Extent(different=True)
         result = solve_inputs(*inputs, options, execution, command, extent)
+        if join:
+            alone = partial(_on_one_pool, inputs, options, execution)
+            result = join.with_together(result, inputs[0], options, alone, stop_at)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
     return replace(result, notes=(*chosen, *notes, *result.notes))
+
+
+def _joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> "Joining":
+    """Return how the pools of a cluster are joined; an error for what is not modelled of it."""
+    from planner.solver.together.answer import joining  # 100 ms: the search over several pools
+
+    return joining(model, cluster, options)
+
+
+def _on_one_pool(
+    inputs: tuple[ModelInput, ClusterInput],
+    options: SolveOptions,
+    execution: Execution,
+    index: int,
+) -> Result:
+    """Return the best plan on one pool of a cluster alone."""
+    own = inputs[0], inputs[1].only(index)
+    return solve_inputs(*own, replace(options, top=1), execution, extent=Extent(reasons=False))
 
 
 def evaluate(

@@ -53,7 +53,7 @@ def _without_operations(cluster: Mapping[str, Any]) -> dict[str, Any]:
     No step time and no memory depend on them.
     """
     pools = [
-        {k: v for k, v in pool.items() if k not in ("hosts", "price_per_hour")}
+        {k: v for k, v in pool.items() if k not in ("hosts", "price_per_hour", "device_mtbf")}
         for pool in cluster["pools"]
     ]
     return {**{k: v for k, v in cluster.items() if k != "operations"}, "pools": pools}

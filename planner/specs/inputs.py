@@ -142,9 +142,11 @@ class ClusterInput:
         if len(self.cluster.pools) == 1:
             return self
         pool = self.cluster.pools[index]
+        document = {**self.document, "pools": [self.document["pools"][index]]}
+        document.pop("links", None)
         return ClusterInput(
-            cluster=dataclasses.replace(self.cluster, pools=(pool,)),
-            document={**self.document, "pools": [self.document["pools"][index]]},
+            cluster=dataclasses.replace(self.cluster, pools=(pool,), links=()),
+            document=document,
             path=self.path,
             sources=(self.sources[index],),
             operations=(self.operations[index],),

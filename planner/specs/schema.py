@@ -220,6 +220,8 @@ Power = Annotated[float, _quantity(units.parse_power, 1, 1e5, "1 W to 100 kW")]
 Price = Annotated[float, _quantity(_number, 1e-3, 1e4, "0.001 to 10000")]
 Duration = Annotated[float, _quantity(units.parse_time, 0, 1e12, "0 s to 10 million days")]
 Latency = Annotated[float, _quantity(units.parse_time, 1e-9, 1e-2, "1 ns to 10 ms")]
+WireLatency = Annotated[float, _quantity(units.parse_time, 1e-9, 10, "1 ns to 10 s")]
+TrafficPrice = Annotated[float, _quantity(_number, 0, 1e3, "0 to 1000")]
 Lifetime = Annotated[float, _quantity(units.parse_time, 60, 1e12, "1 min to 10 million days")]
 
 
@@ -1183,6 +1185,8 @@ class SearchSpec(_Spec):
     """As `--allow`: `[tp-across-domains]`."""
     pool: str = ""
     """Pool of the cluster, as `--pool`."""
+    pools: str = ""
+    """As `--pools`: `apart`, or `together` for one job over several pools too."""
     objective: str = ""
     """As `--objective`: what is to be best."""
     within: Factor | None = None
@@ -1324,6 +1328,9 @@ class PoolSpec(_Spec):
     default likewise."""
     price_per_hour: Price | None = None
     """Price of one accelerator for an hour in US dollars, such as 2.95; for what a run costs."""
+    device_mtbf: Lifetime | None = None
+    """Mean time between failures of one accelerator of this pool, where it is not that of
+    `operations`: spot nodes, which are taken away."""
 
 
 class TierSpec(_Spec):
@@ -1348,6 +1355,35 @@ class FabricSpec(_Spec):
     """Port i of every node goes to switch i."""
     sharp: Switch = False
     """All switches sum all-reduces (InfiniBand SHARP)."""
+
+
+def _two_pools(value: object) -> list[object]:
+    """Accept a list of two names."""
+    if isinstance(value, list | tuple) and len(value) == 2:
+        return list(value)
+    raise BadValue(f"expected two pools, got {shown_value(value)}", "such as [h100, a100]")
+
+
+class PoolLinkSpec(_Spec):
+    """One entry of `links:`: what joins two pools that the fabric does not join as its own nodes.
+
+    Only plans over both pools (`--pools together`) use it.
+    """
+
+    between: Annotated[list[Name], BeforeValidator(_two_pools)]
+    """Names of the two pools, in either order."""
+    bandwidth: Bandwidth | None = None
+    """What all traffic between the two shares, one-way, such as `400 GB/s`; or `oversubscription`
+    in its place."""
+    oversubscription: Ratio | None = None
+    """What all ports of the smaller pool send over the bandwidth of the link: `4`, `4:1`."""
+    latency: WireLatency | None = None
+    """Time of one message, such as `8 us`; default: that of the slower of the two pools' ports. A
+    `wan` link states its own."""
+    wan: Switch = False
+    """The pools are at different places."""
+    price_per_gb: TrafficPrice | None = None
+    """US dollars for 1e9 bytes that cross, in either direction; default: free."""
 
 
 class OperationsSpec(_Spec):
@@ -1379,8 +1415,11 @@ class ClusterFile(_Spec):
     name: Name | None = None
     """Name in tables; default: the name of the file."""
     pools: list[PoolSpec] = Field(min_length=1)
-    """The inventory. A plan uses one pool; `solve` ranks the plans of all."""
+    """The inventory. A plan uses one pool, unless `--pools together` joins them; `solve` ranks the
+    plans of all."""
     fabric: FabricSpec = FabricSpec()
     """The network."""
+    links: list[PoolLinkSpec] = Field(default_factory=list, max_length=1000)
+    """Links between pools, where the fabric does not join them as its own nodes."""
     operations: OperationsSpec = OperationsSpec()
     """Power, failures and checkpoints."""

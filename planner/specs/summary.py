@@ -5,6 +5,7 @@ from typing import Any
 from costmodels.parameters import active_params, total_params
 from hardware.parts import Pool
 from planner import units
+from planner.specs.cluster.links import GB
 from planner.specs.inputs import ClusterInput, ModelInput
 
 
@@ -102,6 +103,13 @@ def _cluster_summary(spec: ClusterInput) -> str:
         lines += _pool_summary(cluster.name if len(cluster.pools) == 1 else pool.name, pool)
     sums = f"; the lowest {n} level(s) sum" if (n := cluster.fabric.n_summing_tiers) else ""
     lines.append(f"  fabric {rails}{sums}; tiers: {tiers or 'one non-blocking switch'}")
+    for link in cluster.links:
+        wan = "wan link" if link.is_wan else "link"
+        price = f", ${link.price_per_byte * GB:g} per GB" if link.price_per_byte else ""
+        lines.append(
+            f"  {wan} {' - '.join(link.pools)}: {units.format_bandwidth(link.bytes_per_s)} shared,"
+            f" {units.format_time(link.latency_s)} a message{price}"
+        )
     if replaced := _replaced_figures(spec):
         lines.append("  replaced figures: " + ", ".join(replaced))
     if spec.announced:

@@ -24,6 +24,7 @@ from planner.specs.schema import (
     ModelFile,
     ModelSpec,
     OperationsSpec,
+    PoolLinkSpec,
     PoolSpec,
     TierSpec,
     Tokens,
@@ -243,6 +244,7 @@ _USUAL_SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("pools.0.accelerator", AcceleratorSpec),
     ("operations", OperationsSpec),
     ("fabric.tiers.0", TierSpec),
+    ("links.0", PoolLinkSpec),
 )
 """Where a field without its section most likely belongs."""
 

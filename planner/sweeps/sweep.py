@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.errors import InputProblem, PlannerError, SpecError, UsageError
+from planner.option_names import option
 from planner.solver.answer.result_parts import calibration_json
 from planner.solver.options import SolveOptions
 from planner.solver.request import SolveRequest
@@ -13,6 +14,7 @@ from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_of_document, model_of_document
 from planner.specs.schema import SearchSpec
+from planner.specs.search.section import TOGETHER
 from planner.specs.yaml.document import Document
 from planner.sweeps.axes import SweepAxis, label_of
 from planner.sweeps.changes import Change, changed, of_section
@@ -413,6 +415,9 @@ def search_options(search: SearchSpec, stack: str, base: SolveOptions | None) ->
     if search.pareto:
         fix = "give one objective, and vary what should make the front"
         raise UsageError("a point of a sweep has one best plan", fix)
+    if search.pools == TOGETHER:
+        fix = "leave it out, or solve each point by itself"
+        raise UsageError(option("pools", TOGETHER) + " is not searched in sweeps", fix)
     request = SolveRequest.of_section(search).model_copy(
         update={
             "stack": stack,

@@ -221,6 +221,7 @@ class SolveArguments(Searched):
     pins: Pins = {}
     allow: list[str] = Field([], description=_meaning("allow"))
     pool: str = Field("", description=_meaning("pool"))
+    pools: str = Field("", description=_meaning("pools"))
     objective: Objective = Field("", description=_meaning("objective"))
     within: float = Field(0.0, ge=0, description=_meaning("within"))
     memory_margin: float | None = Field(None, description=_meaning("memory_margin"))

@@ -178,6 +178,9 @@ class SolveAnswer(AnswerBody):
     relaxations: list[Relaxed]
     alternatives: list[AlternativeBody]
     notes: list[str]
+    together: dict[str, Any] | None = None
+    """One job over several pools: its plans, their bound, what each pool adds; absent where pools
+    are planned apart."""
 
 
 class ExplainAnswer(AnswerBody):

@@ -1,6 +1,6 @@
 """The calls that answer with plans, or are about one: from `solve` to `check`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,8 +74,39 @@ class OpenedPlan:
         return {**data, **more}
 
 
-def open_request_plan(request: schemas.PlanOf, running: RunningCall) -> OpenedPlan:
-    """Return the plan that a request names; `Refusal` where its result has none such."""
+@dataclass(frozen=True, slots=True)
+class NamedResult:
+    """The answer that a request's plan is of."""
+
+    data: Data
+    source: str
+    """What messages call it."""
+    stopped: str
+    """Where its search was stopped."""
+
+
+def named_result(request: schemas.PlanOf, running: RunningCall) -> NamedResult:
+    """Return the answer whose plan a request names: given, or answered again."""
+    if request.result is None:
+        with errors_inside("solve" if request.solve else "evaluate"):
+            result = (
+                solved_result(request.solve, running)
+                if request.solve
+                else _evaluated(request.evaluate, running)  # type: ignore[arg-type]  # one of them is there
+            )
+        return NamedResult(result.to_json(), "the result", result.stopped)
+    data = dict(request.result)
+    _check_result(data, running.settings)
+    return NamedResult(data, "the result given", "")
+
+
+def open_request_plan(
+    request: schemas.PlanOf, running: RunningCall, named: NamedResult | None = None
+) -> OpenedPlan:
+    """Return the plan that a request names; `Refusal` where its result has none such.
+
+    `named` is its result, if that is known.
+    """
     from planner.solver.answer.result_store import (
         checked_result,
         plan_of_result,
@@ -84,17 +115,8 @@ def open_request_plan(request: schemas.PlanOf, running: RunningCall) -> OpenedPl
     )
 
     which = str(request.plan)
-    if request.result is None:
-        with errors_inside("solve" if request.solve else "evaluate"):
-            result = (
-                solved_result(request.solve, running)
-                if request.solve
-                else _evaluated(request.evaluate, running)  # type: ignore[arg-type]  # one of them is there
-            )
-        data, source, stopped = result.to_json(), "the result", result.stopped
-    else:
-        data, source, stopped = dict(request.result), "the result given", ""
-        _check_result(data, running.settings)
+    named = named or named_result(request, running)
+    data, source, stopped = named.data, named.source, named.stopped
     try:
         data = checked_result(data, source)
         opened = plan_of_result(data, which, source)
@@ -144,7 +166,10 @@ def emit_answer(request: schemas.EmitBody, running: RunningCall) -> Data:
     targets = chosen_targets(",".join(request.for_))
     launchers = parse_launchers(",".join(request.launcher))
     hosts = hosts_in(request.hosts)
-    request_plan = open_request_plan(request, running)
+    named = named_result(request, running)
+    if joined := _joined_files(request, named, targets, launchers):
+        return joined
+    request_plan = open_request_plan(request, running, named)
     options = request_plan.options
     file_targets = FileTargets(targets, launchers, hosts, framework=options.framework)
     files = plan_files(request_plan.opened, options.calibration, file_targets)
@@ -152,6 +177,36 @@ def emit_answer(request: schemas.EmitBody, running: RunningCall) -> Data:
     reasons = {target: files[name] for target, name in refused.items() if name in files}
     plan_id = request_plan.opened[3].plan_id
     return request_plan.with_state({"plan_id": plan_id, "files": files, "refused": reasons})
+
+
+def _joined_files(
+    request: schemas.EmitBody,
+    named: NamedResult,
+    targets: Sequence[str],
+    launchers: Sequence[str],
+) -> Data:
+    """Return the files of a plan over several pools; empty where the request names another."""
+    from planner.analyze.joined_files import joined_files
+    from planner.frameworks.emit import refusal_file
+    from planner.solver.answer.result_store import checked_result, joined_plan_of
+
+    if not named.data.get("together"):
+        return {}
+    try:
+        data = checked_result(named.data, named.source)
+        plan = joined_plan_of(data, str(request.plan))
+        files = joined_files(data, plan, targets, launchers) if plan else {}
+    except PlannerError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
+        detail = f"{named.source} is not as planner wrote it: {type(error).__name__}: {error}"
+        fault = Fault(detail[:200], "send the whole answer of solve", "result")
+        raise refused("bad-specification", detail[:200], 422, [fault]) from None
+    if plan is None:
+        return {}
+    refusals = {target: refusal_file(target) for target in targets}
+    reasons = {target: files[name] for target, name in refusals.items() if name in files}
+    return {"plan_id": plan.plan_id, "files": files, "refused": reasons}
 
 
 def place_answer(request: schemas.PlaceBody, running: RunningCall) -> Data:

@@ -87,7 +87,7 @@ class Priced(_Inputs):
 
 
 @with_fields(
-    **search_fields("pins", "only", "at_most", "top", "all_variants", "framework"),
+    **search_fields("pins", "only", "at_most", "top", "all_variants", "framework", "pools"),
     **search_fields("objective", "within", "memory_margin", "deadline", "step_limit_s", "pareto"),
     time_limit_s=(Limit, 0.0),
 )

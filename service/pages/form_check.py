@@ -12,6 +12,7 @@ from pydantic import BaseModel, Field
 
 from planner.errors import PlannerError, SpecError
 from planner.solver.request import SolveRequest, override_pairs
+from planner.specs.search.section import TOGETHER
 from service.handlers import schemas
 from service.handlers.calls import PAGE_PREFIX, ServiceCall
 from service.handlers.documents import content_of
@@ -33,6 +34,7 @@ LABELS = {
     "pareto": "Pareto front",
     "step-limit": "Longest step",
     "pool": "Pool",
+    "pools": "Pools",
     "framework": "Framework",
     "stack": "Software stack",
 }
@@ -183,6 +185,10 @@ def _begin(inputs: Any, request: Data, running: RunningCall) -> None:
     model, cluster = inputs
     check_input_limits(model, cluster, running.settings)
     cluster = cluster.pool(search.pool) if search.pool else cluster
+    if options.pools == TOGETHER:
+        from planner.solver.together.answer import joining  # 100 ms: the search over pools
+
+        joining(model, cluster, options)
     options = with_open_recipes(model, options)
     variants_of(
         asked_models(model, options),

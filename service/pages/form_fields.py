@@ -28,6 +28,7 @@ WHOLE = (
     "deadline",
     "step_limit_s",
     "pool",
+    "pools",
     "pareto",
 )
 """Fields that are one option of a request each, by its name."""

@@ -271,7 +271,13 @@ def to_dict(message: Any) -> Any:
 
 
 _SPARSE_SCALARS = frozenset({"planner.v1.Problem", "planner.v1.Fault"})
-_LEFT_OUT = frozenset({"planner.v1.Plan.first_releases", "planner.v1.Plan.n_variants"})
+_LEFT_OUT = frozenset(
+    {
+        "planner.v1.Plan.first_releases",
+        "planner.v1.Plan.n_variants",
+        "planner.v1.SolveAnswer.together",
+    }
+)
 """Fields of answers whose JSON leaves them out where they say nothing, in place of null."""
 _OF_GRPC = frozenset({"planner.v1.Job.result"})
 """Fields that answers over HTTP do not have: there a body is either a job or an answer."""

@@ -10,7 +10,12 @@ from planner.cli.files import check_folder, write_text
 from planner.errors import EmitError
 from planner.frameworks.registry import named_framework
 from planner.render.report.sweep_report import require_extra
-from planner.solver.answer.result_store import opened_plan, options_of
+from planner.solver.answer.result_store import (
+    joined_plan_of,
+    opened_plan,
+    options_of,
+    read_plan_reference,
+)
 from searches.frameworks.registry import ANY
 
 
@@ -72,14 +77,22 @@ def run_neighbours(reference: str, framework: str, form: str) -> None:
 def run_place(reference: str, hosts: str | None, out: str, form: str) -> None:
     """Run `planner place`: print where the ranks of a plan run, write the files for launchers."""
     from planner import __version__
+    from planner.analyze.joined_files import joined_placement
     from planner.cli.files import write_files
     from planner.frameworks.launchers.hosts import chosen_hosts
     from planner.frameworks.launchers.placement import place_plan
     from planner.frameworks.launchers.rank_files import placement_files, placement_json
     from planner.render.answers.placement import placement_document
+    from planner.render.answers.together import joined_placement_document
     from planner.render.terminal import terminal_text, terminal_width
 
     check_format(form)
+    data, which = read_plan_reference(reference)
+    if joined := joined_plan_of(data, which):
+        placed = joined_placement(data, joined)
+        shown = terminal_text(joined_placement_document(placed), terminal_width())
+        sys.stdout.write(json.dumps(placed) + "\n" if form == "json" else shown)
+        return
     model, cluster, problem, plan = opened_plan(reference)
     names = chosen_hosts(hosts, cluster)
     fabric = cluster.cluster.fabric

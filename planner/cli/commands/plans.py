@@ -6,11 +6,12 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from planner.analyze.catalogue import rules_json
+from planner.analyze.joined_files import joined_files
 from planner.analyze.plan_files import FileTargets, chosen_targets, plan_files
 from planner.cli.arguments import check_format, overrides_of, positive, size
 from planner.cli.command_arguments import (
@@ -38,6 +39,7 @@ from planner.render.style import style_of
 from planner.render.terminal import fitted_text, terminal_width
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.result_store import (
+    joined_plan_of,
     opened_plan,
     options_of,
     plan_named,
@@ -50,6 +52,7 @@ from planner.solver.options import axis_pins
 from planner.solver.problem import make_problem
 from planner.solver.recipes import with_numerics
 from planner.solver.solve import evaluate, solve
+from planner.solver.together.records import JoinedPlan
 from planner.specs.inputs import Content
 from planner.specs.loader import (
     cluster_from_dict,
@@ -162,6 +165,10 @@ def solve_output(
             save_result(result)
         sys.stdout.write(text(result))
         sys.stdout.flush()
+        if targets and result.together:
+            for joined in result.together.plans:
+                files = joined_files(result.to_json(), joined, targets, launchers)
+                write_files(_joined_folder(out, joined), files)
         if targets and result.plans:
             _emit_plans(result, targets, launchers, out)
         return result.exit_code
@@ -307,10 +314,20 @@ def check_variables(items: list[str]) -> dict[str, str]:
     return variables
 
 
+def joined_plan(reference: str) -> JoinedPlan | None:
+    """Return the plan over several pools that a PLAN argument names; None for another."""
+    data, which = read_plan_reference(reference)
+    return joined_plan_of(data, which)
+
+
 def run_show(reference: str, form: str) -> None:
     """Run `planner show`."""
-    _, _, _, plan = opened_plan(reference)
     check_format(form)
+    if joined := joined_plan(reference):
+        plain = asdict(joined) if form == "json" else None
+        sys.stdout.write(json.dumps(plain, indent=1) + "\n" if plain else printed(joined, form))
+        return
+    _, _, _, plan = opened_plan(reference)
     if form == "json":
         sys.stdout.write(json.dumps(plan.to_json(), indent=1) + "\n")
         return
@@ -343,6 +360,10 @@ def _plan_folder(out: str, plan: Plan) -> Path:
     return Path(out) / f"{plan.rank}-{plan.plan_id}"
 
 
+def _joined_folder(out: str, plan: JoinedPlan) -> Path:
+    return Path(out) / f"t{plan.rank}-{plan.plan_id}"
+
+
 def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | None = None) -> None:
     """Run `planner emit`: write the files, or print them when no folder is named."""
     targets, launchers = chosen_targets(for_), parse_launchers(launcher)
@@ -351,6 +372,11 @@ def run_emit(reference: str, for_: str, out: str, launcher: str, hosts: str | No
     if not targets:
         fix = f"one of {', '.join((*framework_names(), *TUNERS))}"
         raise UsageError("--for names no framework", fix)
+    if joined := joined_plan(reference):
+        data, _ = read_plan_reference(reference)
+        files = joined_files(data, joined, targets, launchers)
+        show_files(files, targets, _joined_folder(out, joined) if out else None)
+        return
     opened, options = opened_plan(reference), options_of(reference)
     file_targets = FileTargets(targets, launchers, hosts, framework=options.framework)
     files = plan_files(opened, options.calibration, file_targets)

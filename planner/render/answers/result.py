@@ -4,6 +4,7 @@ from planner.documents import Blank, Bullets, Code, Paragraph, Part
 from planner.render.answers.inputs import job_parts, note_parts
 from planner.render.answers.plan import sample_parts
 from planner.render.answers.plan_table import columns_of, has_no_length, plan_grid, stage_parts
+from planner.render.answers.together import together_document
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import (
     Certificate,
@@ -154,6 +155,8 @@ def _days_text(result: Result) -> str:
 def result_document(result: Result) -> list[Part]:
     """Return the whole answer of a search besides its card: the table, and all details."""
     lead = [*heading_parts(result), *stopped_parts(result), Blank()]
+    if result.together is not None:
+        lead = [*together_document(result.together), Blank(), *lead]
     if not result.plans:
         return [*lead, *infeasible_parts(result)]
     grid = plan_grid(result.plans, columns_of(result))

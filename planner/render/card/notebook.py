@@ -25,7 +25,8 @@ from planner.units import GIB
 def answer_html(answer: LibraryAnswer) -> str:
     """Return an answer as HTML for a notebook: cards where it holds plans, then its tables."""
     if isinstance(answer, Result):
-        return card_html(card_of(answer)) + _result_html(answer)
+        joined = html(answer_document(answer.together)) if answer.together else ""
+        return joined + card_html(card_of(answer)) + _result_html(answer)
     cards = "".join(card_html(card_of_plan(plan)) for plan in plans_of(answer))
     return cards + html(answer_document(answer))
 

@@ -12,6 +12,7 @@ from costmodels.step import Rows
 from costmodels.traffic import PlanTransfer
 from planner.documents import RENDERER, LibraryAnswer
 from planner.errors import InfeasibleError
+from planner.solver.together.records import Together
 from planner.specs.json_text import indented
 from planner.specs.search.axis_values import NUMERICS, layout_from_json, layout_to_json
 from planner.specs.search.objectives import RunFigures
@@ -480,6 +481,8 @@ class Result(LibraryAnswer):
     gap: float | None = None
     """Where the search was stopped: by how much, as a share, what was not searched may be better
     than the first plan, in the value that was asked for."""
+    together: Together | None = None
+    """One job over several pools, where that was asked for (`--pools together`)."""
     margin: MarginUse | None = None
     """None where no plan is first for its time: of a front, by memory, without plans."""
 
@@ -497,7 +500,8 @@ class Result(LibraryAnswer):
             return 130
         if self.stopped:
             return 4
-        return 0 if self.plans else 3
+        joined = self.together is not None and self.together.plans
+        return 0 if self.plans or joined else 3
 
     def to_json(self) -> dict[str, Any]:
         """Return the result with the field names of the result schema."""
@@ -567,6 +571,7 @@ class Result(LibraryAnswer):
                 for r in self.relaxations
             ],
             "notes": list(self.notes),
+            **({"together": self.together.to_json()} if self.together else {}),
         }
 
     @classmethod
@@ -605,6 +610,7 @@ class Result(LibraryAnswer):
             ),
             notes=tuple(data["notes"]),
             margin=MarginUse.from_json(margin) if margin else None,
+            together=Together.from_json(data["together"]) if data.get("together") else None,
             devices=tuple(
                 DeviceCounts(
                     d["pool"],

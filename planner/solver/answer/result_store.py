@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,10 +18,12 @@ from planner.solver.answer.result import SCHEMA_VERSION, Plan, Result
 from planner.solver.calibration.file import calibration_from_json
 from planner.solver.options import MEMORY_MARGIN, SolveOptions
 from planner.solver.recipes import with_asked_recipes, with_numerics
+from planner.solver.together.records import JoinedPlan, Together
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from planner.specs.search.axis_values import NUMERICS, layout_from_json
 from planner.specs.search.objectives import WITHIN
+from planner.specs.search.section import APART
 from planner.units import GIB, shown_value
 
 MAX_SAVED = 20
@@ -118,6 +121,7 @@ def read_options(data: Mapping[str, Any]) -> SolveOptions:
         allow=frozenset(data["allow"]),
         objective=data.get("objective", "step_time"),
         within=data.get("within", WITHIN),
+        pools=data.get("pools", APART),
         memory_margin=data.get("memory_margin", MEMORY_MARGIN),
         deadline_s=data.get("deadline_s"),
         step_limit_s=data.get("step_limit_s"),
@@ -162,6 +166,13 @@ def plan_of_result(data: Mapping[str, Any], which: str, source: str) -> Opened:
     """Return the inputs and the re-priced plan of a result that is read, as `open_plan`."""
     from planner.solver.answer.plans import plan_of_layout
 
+    joined = joined_plan_of(data, which)
+    if joined is not None:
+        raise UsageError(
+            f"plan {which} uses several pools: {', '.join(joined.devices)}",
+            "planner show, emit and place take it; others a plan on one pool, such as 1",
+            "plan",
+        )
     plan = pick_plan(data["plans"], which, source)
     inputs = data["inputs"]
     model, cluster = model_from_dict(inputs["model"]), cluster_from_dict(inputs["cluster"])
@@ -266,6 +277,25 @@ def repriced_note_of(data: Mapping[str, Any], which: str, source: str, plan: Pla
         f" {peak / GIB:.1f} GiB there, {plan.step_time_s:.3f} s and"
         f" {plan.breakdown.peak_bytes / GIB:.1f} GiB now; solve again to rank with today's figures"
     )
+
+
+JOINED = re.compile(r"t(\d{1,3})")
+"""Ranks of plans over several pools: t1."""
+
+
+def joined_plan_of(data: Mapping[str, Any], which: str) -> JoinedPlan | None:
+    """Return the plan over several pools of a result that a rank (t1) or an id names, if any."""
+    plans = Together.from_json(data["together"]).plans if data.get("together") else ()
+    if named := JOINED.fullmatch(which):
+        found = [plan for plan in plans if plan.rank == int(named.group(1))]
+    else:
+        of_ids = len(which) >= LEAST_ID
+        found = [plan for plan in plans if of_ids and plan.plan_id.startswith(which)]
+    return found[0] if len(found) == 1 else None
+
+
+LEAST_ID = 4
+"""Digits of an id that name a plan; fewer are ranks."""
 
 
 def pick_plan(plans: list[dict[str, Any]], which: str, source: str) -> dict[str, Any]:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 from hardware.parts import Cluster, Fabric, Operations, Tier
 from planner import units
 from planner.errors import CatalogError
+from planner.specs.cluster.links import canonical_link, link_faults, pool_links
 from planner.specs.cluster.pools import other_uses, read_pool
 from planner.specs.contradictions import cluster_faults, name_fault
 from planner.specs.importers.hostlist import compress_hosts
 from planner.specs.inputs import ClusterInput, PoolSource, default_name, import_notes
-from planner.specs.schema import ClusterFile, OperationsSpec
+from planner.specs.schema import ClusterFile, OperationsSpec, PoolSpec
 from planner.specs.yaml.document import Document
 from planner.specs.yaml.faults import raise_faults, validated
 
@@ -32,12 +33,16 @@ def read_cluster(document: Document) -> ClusterInput:
     ]
     pools = tuple(pool for pool, _, _ in read)
     raise_faults(document, [name_fault(i, [p.name for p in pools]) for i in range(len(pools))])
+    raise_faults(document, link_faults(spec, [pool.name for pool in pools]))
     cluster = Cluster(spec.name or default_name(document, "cluster"), pools, fabric)
+    cluster = dataclasses.replace(cluster, links=pool_links(spec.links, cluster))
     sources = tuple(source for _, _, source in read)
     canonical = _canonical_cluster(cluster, [accelerator for _, accelerator, _ in read], sources)
     for pool, pool_spec in zip(canonical["pools"], spec.pools, strict=True):
         if pool_spec.price_per_hour is not None:
             pool["price_per_hour"] = pool_spec.price_per_hour
+        if pool_spec.device_mtbf is not None:
+            pool["device_mtbf"] = units.exact_time(pool_spec.device_mtbf)
     sources = tuple(
         dataclasses.replace(source, others=other_uses(pool_spec, pool, entry, path, document))
         for i, (source, pool_spec, pool, entry) in enumerate(
@@ -45,6 +50,8 @@ def read_cluster(document: Document) -> ClusterInput:
         )
         if (path := ("pools", i))
     )
+    if spec.links:
+        canonical["links"] = [canonical_link(link) for link in spec.links]
     if operations := _canonical_operations(spec.operations):
         canonical["operations"] = operations
     return ClusterInput(
@@ -53,7 +60,7 @@ def read_cluster(document: Document) -> ClusterInput:
         path=document.file,
         sources=sources,
         operations=tuple(
-            _operations(catalogue.operations, spec.operations, pool_spec.price_per_hour)
+            _operations(catalogue.operations, spec.operations, pool_spec)
             for pool_spec in spec.pools
         ),
         notes=import_notes(document),
@@ -75,18 +82,16 @@ def _catalogue() -> "Catalogue":
         raise CatalogError(str(error)) from error
 
 
-def _operations(
-    defaults: Operations, spec: OperationsSpec, price_per_hour: float | None
-) -> Operations:
+def _operations(defaults: Operations, spec: OperationsSpec, pool: PoolSpec) -> Operations:
     """Return the defaults with what the file states in their place."""
     fields = {
         "power_overhead": spec.power_overhead,
         "pue": spec.pue,
-        "device_mtbf_s": spec.device_mtbf,
+        "device_mtbf_s": pool.device_mtbf or spec.device_mtbf,
         "restart_s": spec.restart,
         "checkpoint_bytes_per_s": spec.checkpoint_bandwidth,
         "checkpoint_s": spec.checkpoint_time,
-        "price_per_device_hour": price_per_hour,
+        "price_per_device_hour": pool.price_per_hour,
     }
     changed: dict[str, Any] = {key: value for key, value in fields.items() if value is not None}
     if spec.checkpoint_bandwidth is not None:

@@ -13,6 +13,9 @@ from searches.frameworks.releases import UnknownReleaseError
 ALLOWANCES = ("tp-across-domains",)
 """Once needed for tp beyond the scale-up domain, which is searched anyhow; still accepted."""
 
+APART, TOGETHER = POOLS = ("apart", "together")
+"""Whether a plan uses one pool, or one job may use several."""
+
 
 def section_faults(spec: SearchSpec) -> list[SpecFault]:
     """Return what is wrong with the values of the section, each with its place in the file."""
@@ -29,6 +32,7 @@ def section_faults(spec: SearchSpec) -> list[SpecFault]:
         ("objective", lambda: parse_objective(spec.objective or "step_time")),
         ("pareto", lambda: parse_pareto(spec.pareto)),
         ("deadline", lambda: spec.deadline and parse_duration(spec.deadline, "deadline")),
+        ("pools", lambda: _one_of(spec.pools or APART, POOLS)),
         ("framework", lambda: _space(spec.framework or DEFAULT)),
         *(("allow", lambda x=x: _one_of(x, ALLOWANCES)) for x in spec.allow),
     ):

@@ -137,7 +137,8 @@ def option_words(request: Data) -> list[str]:
         f"{axis} in {', '.join(map(str, values))}"
         for axis, values in request.get("only", {}).items()
     ]
-    for name in ("framework", "stack", "objective", "within", "deadline", "step_limit_s", "pool"):
+    names = ("framework", "stack", "objective", "within", "deadline", "step_limit_s")
+    for name in (*names, "pool", "pools"):
         if request.get(name):
             phrases.append(f"{name.replace('_s', '').replace('_', ' ')}: {request[name]}")
     if request.get("memory_margin") is not None:

@@ -43,7 +43,7 @@ class Delivery(_message.Message):
     def __init__(self, form: _Optional[_Union[Delivery.Form, str]] = ..., job: _Optional[bool] = ...) -> None: ...
 
 class SolveRequest(_message.Message):
-    __slots__ = ("model", "cluster", "set", "pool", "stack", "allow", "calibration", "pins", "only", "max", "top", "framework", "objective", "within", "deadline", "step_limit_s", "pareto", "time_limit_s", "reference", "files", "memory_margin", "all_variants", "json", "delivery")
+    __slots__ = ("model", "cluster", "set", "pool", "stack", "allow", "calibration", "pins", "only", "max", "top", "framework", "objective", "within", "deadline", "step_limit_s", "pareto", "time_limit_s", "reference", "files", "memory_margin", "all_variants", "pools", "json", "delivery")
     class SetEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -101,6 +101,7 @@ class SolveRequest(_message.Message):
     FILES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MARGIN_FIELD_NUMBER: _ClassVar[int]
     ALL_VARIANTS_FIELD_NUMBER: _ClassVar[int]
+    POOLS_FIELD_NUMBER: _ClassVar[int]
     JSON_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     model: Document
@@ -125,9 +126,10 @@ class SolveRequest(_message.Message):
     files: _containers.ScalarMap[str, str]
     memory_margin: float
     all_variants: bool
+    pools: str
     json: str
     delivery: Delivery
-    def __init__(self, model: _Optional[_Union[Document, _Mapping]] = ..., cluster: _Optional[_Union[Document, _Mapping]] = ..., set: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., pool: _Optional[str] = ..., stack: _Optional[str] = ..., allow: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Document, _Mapping]] = ..., pins: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., only: _Optional[_Mapping[str, _struct_pb2.ListValue]] = ..., max: _Optional[_Mapping[str, int]] = ..., top: _Optional[int] = ..., framework: _Optional[str] = ..., objective: _Optional[str] = ..., within: _Optional[float] = ..., deadline: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., step_limit_s: _Optional[float] = ..., pareto: _Optional[_Iterable[str]] = ..., time_limit_s: _Optional[float] = ..., reference: _Optional[_Union[Document, _Mapping]] = ..., files: _Optional[_Mapping[str, str]] = ..., memory_margin: _Optional[float] = ..., all_variants: _Optional[bool] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[Document, _Mapping]] = ..., cluster: _Optional[_Union[Document, _Mapping]] = ..., set: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., pool: _Optional[str] = ..., stack: _Optional[str] = ..., allow: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Document, _Mapping]] = ..., pins: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., only: _Optional[_Mapping[str, _struct_pb2.ListValue]] = ..., max: _Optional[_Mapping[str, int]] = ..., top: _Optional[int] = ..., framework: _Optional[str] = ..., objective: _Optional[str] = ..., within: _Optional[float] = ..., deadline: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., step_limit_s: _Optional[float] = ..., pareto: _Optional[_Iterable[str]] = ..., time_limit_s: _Optional[float] = ..., reference: _Optional[_Union[Document, _Mapping]] = ..., files: _Optional[_Mapping[str, str]] = ..., memory_margin: _Optional[float] = ..., all_variants: _Optional[bool] = ..., pools: _Optional[str] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
 class EvaluateRequest(_message.Message):
     __slots__ = ("model", "cluster", "set", "pool", "stack", "allow", "calibration", "pins", "framework", "reference", "files", "json", "delivery")
@@ -775,7 +777,7 @@ class SolveStreamResponse(_message.Message):
     def __init__(self, progress: _Optional[_Union[Progress, _Mapping]] = ..., job: _Optional[_Union[Job, _Mapping]] = ..., response: _Optional[_Union[SolveResponse, _Mapping]] = ...) -> None: ...
 
 class SolveAnswer(_message.Message):
-    __slots__ = ("schema_version", "result_id", "inputs", "calibration", "complete", "stopped", "gap", "devices", "counts", "certificate", "rejected", "why_first", "plans", "closest", "uneven_tried", "conflicts", "relaxations", "notes", "alternatives", "memory_margin", "more")
+    __slots__ = ("schema_version", "result_id", "inputs", "calibration", "complete", "stopped", "gap", "devices", "counts", "certificate", "rejected", "why_first", "plans", "closest", "uneven_tried", "conflicts", "relaxations", "notes", "alternatives", "memory_margin", "together", "more")
     class CountsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -803,6 +805,7 @@ class SolveAnswer(_message.Message):
     NOTES_FIELD_NUMBER: _ClassVar[int]
     ALTERNATIVES_FIELD_NUMBER: _ClassVar[int]
     MEMORY_MARGIN_FIELD_NUMBER: _ClassVar[int]
+    TOGETHER_FIELD_NUMBER: _ClassVar[int]
     MORE_FIELD_NUMBER: _ClassVar[int]
     schema_version: str
     result_id: str
@@ -824,8 +827,9 @@ class SolveAnswer(_message.Message):
     notes: _containers.RepeatedScalarFieldContainer[str]
     alternatives: _containers.RepeatedCompositeFieldContainer[_struct_pb2.Struct]
     memory_margin: _struct_pb2.Struct
+    together: _struct_pb2.Struct
     more: _struct_pb2.Struct
-    def __init__(self, schema_version: _Optional[str] = ..., result_id: _Optional[str] = ..., inputs: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., calibration: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., complete: _Optional[bool] = ..., stopped: _Optional[str] = ..., gap: _Optional[float] = ..., devices: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., certificate: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., rejected: _Optional[_Iterable[_Union[Rejected, _Mapping]]] = ..., why_first: _Optional[_Iterable[str]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., closest: _Optional[_Union[Closest, _Mapping]] = ..., uneven_tried: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., conflicts: _Optional[_Iterable[_Union[_struct_pb2.ListValue, _Mapping]]] = ..., relaxations: _Optional[_Iterable[_Union[Relaxed, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., alternatives: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., memory_margin: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
+    def __init__(self, schema_version: _Optional[str] = ..., result_id: _Optional[str] = ..., inputs: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., calibration: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., complete: _Optional[bool] = ..., stopped: _Optional[str] = ..., gap: _Optional[float] = ..., devices: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., counts: _Optional[_Mapping[str, int]] = ..., certificate: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., rejected: _Optional[_Iterable[_Union[Rejected, _Mapping]]] = ..., why_first: _Optional[_Iterable[str]] = ..., plans: _Optional[_Iterable[_Union[Plan, _Mapping]]] = ..., closest: _Optional[_Union[Closest, _Mapping]] = ..., uneven_tried: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., conflicts: _Optional[_Iterable[_Union[_struct_pb2.ListValue, _Mapping]]] = ..., relaxations: _Optional[_Iterable[_Union[Relaxed, _Mapping]]] = ..., notes: _Optional[_Iterable[str]] = ..., alternatives: _Optional[_Iterable[_Union[_struct_pb2.Struct, _Mapping]]] = ..., memory_margin: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., together: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., more: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ...) -> None: ...
 
 class Plan(_message.Message):
     __slots__ = ("rank", "plan_id", "pool", "precision", "layout", "step_time_s", "step_time_p10_s", "step_time_p90_s", "interval_regime", "tokens_per_s", "tokens_per_s_per_device", "mfu", "training_s", "tie", "group", "closed_form_step_time_s", "time", "memory", "comm", "warnings", "runs_on", "idle_devices", "run", "mfu_bf16", "first_releases", "n_variants", "more")

@@ -1,0 +1,186 @@
+"""The files that run one plan over several pools: a script, node ranks by pool, a Slurm job."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+from typing import Any
+
+from costmodels.axes import RANK_ORDERS
+from costmodels.plans import Layout
+from planner import __version__
+from planner.errors import UsageError
+from planner.frameworks.emit import emit_plan, refusal_file
+from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.launchers.launch import job_name
+from planner.frameworks.launchers.node_types import NodeGroup, hetjob_script, node_list
+from planner.solver.answer.result_store import read_options
+from planner.solver.recipes import one_recipe
+from planner.solver.together.records import JoinedPlan
+from planner.specs.inputs import ClusterInput, ModelInput
+from planner.specs.loader import cluster_from_dict, model_from_dict
+
+LAUNCHERS = ("torchrun", "slurm")
+"""What starts such a plan."""
+
+
+def joined_files(
+    data: Mapping[str, Any], plan: JoinedPlan, targets: Sequence[str], launchers: Sequence[str]
+) -> dict[str, str]:
+    """Return the files of one plan over several pools of a result; others get a reason instead.
+
+    `data` is the JSON of the result. Raises `UsageError` for a launcher that starts no such plan.
+    """
+    for name in launchers:
+        if name not in LAUNCHERS:
+            raise UsageError(
+                f"launcher {name} starts no job over nodes of several types",
+                f"one of {', '.join(LAUNCHERS)}",
+                "launcher",
+            )
+    inputs = data["inputs"]
+    options = read_options(inputs["options"])
+    model = one_recipe(model_from_dict(inputs["model"]), options, "a file is of one recipe")
+    cluster = cluster_from_dict(inputs["cluster"])
+    header = (
+        f"plan {plan.plan_id}, t{plan.rank} of result {data['result_id']}",
+        f"model {model.shape.name}, cluster {cluster.cluster.name}, over several pools",
+        f"predicted step {plan.step_time_s:.3f} s",
+        f"written by planner {__version__}",
+    )
+    files: dict[str, str] = {}
+    for target in targets:
+        framework = target.partition("@")[0]
+        reasons = _reasons(plan, cluster, framework)
+        if reasons:
+            lines = [*header, *(f"- {reason}" for reason in reasons)]
+            files[refusal_file(target)] = "\n".join(lines) + "\n"
+            continue
+        files |= _files(plan, model, cluster, target, launchers, header)
+    return files
+
+
+def _reasons(plan: JoinedPlan, cluster: ClusterInput, framework: str) -> list[str]:
+    """Return why a framework has no files for a plan; none where it has."""
+    if plan.missing:
+        return [f"no framework has {feature}" for feature in plan.missing]
+    if framework not in plan.runs_on:
+        return [f"{framework}: no configuration holds a job over unlike pools; closest: megatron"]
+    pools = {pool.name: pool for pool in cluster.cluster.pools}
+    sizes = {name: pools[name].devices_per_node for name in plan.devices}
+    if len(set(sizes.values())) > 1:
+        shown = ", ".join(f"{n} in {name}" for name, n in sizes.items())
+        return [f"nodes of unlike size ({shown}): torchrun starts as many processes on each"]
+    per_node = next(iter(sizes.values()))
+    ranks = rank_pools(plan)
+    if any(len(set(ranks[i : i + per_node])) > 1 for i in range(0, len(ranks), per_node)):
+        return ["stages of a pool do not fill whole nodes: a node would hold ranks of two pools"]
+    return []
+
+
+def rank_pools(plan: JoinedPlan) -> list[str]:
+    """Return the pool of each rank: stage by stage, or replica by replica with several kinds."""
+    if len(plan.kinds) == 1:
+        kind = plan.kinds[0]
+        return [x.pool for x in kind.stages for _ in range(kind.n_pipelines * x.tp * x.cp)]
+    return [
+        x.pool
+        for kind in plan.kinds
+        for _ in range(kind.n_pipelines)
+        for x in kind.stages
+        for _ in range(x.tp * x.cp)
+    ]
+
+
+def node_groups(plan: JoinedPlan, cluster: ClusterInput) -> list[NodeGroup]:
+    """Return the groups of nodes in the order of ranks; each pool's hosts are used in order."""
+    places = {pool.name: i for i, pool in enumerate(cluster.cluster.pools)}
+    per_node = cluster.cluster.pools[places[next(iter(plan.devices))]].devices_per_node
+    taken = dict.fromkeys(plan.devices, 0)
+    groups = []
+    for name, run in groupby(rank_pools(plan)[::per_node]):
+        n, i = len(list(run)), places[name]
+        hosts = cluster.sources[i].hosts[taken[name] : taken[name] + n]
+        taken[name] += n
+        part = cluster.cluster.pools[i].accelerator.name
+        groups.append(NodeGroup(name, part, n, per_node, hosts))
+    return groups
+
+
+def joined_placement(data: Mapping[str, Any], plan: JoinedPlan) -> dict[str, Any]:
+    """Return which nodes hold which ranks of a plan over several pools of a result.
+
+    Raises `UsageError` for a plan that no framework lays out.
+    """
+    cluster = cluster_from_dict(data["inputs"]["cluster"])
+    framework = plan.runs_on[0] if plan.runs_on else ""
+    if reasons := _reasons(plan, cluster, framework):
+        raise UsageError(
+            f"plan t{plan.rank} has no ranks: {reasons[0]}", "planner show says more", "plan"
+        )
+    groups, node = [], 0
+    for group in node_groups(plan, cluster):
+        groups.append(
+            {
+                "pool": group.pool,
+                "accelerator": group.accelerator,
+                "nodes": [node, node + group.n_nodes - 1],
+                "ranks": [node * group.per_node, (node + group.n_nodes) * group.per_node - 1],
+                "hosts": list(group.hosts),
+            }
+        )
+        node += group.n_nodes
+    order = RANK_ORDERS[len(plan.kinds) > 1]
+    return {"plan_id": plan.plan_id, "rank_order": order, "groups": groups}
+
+
+def layout_of(plan: JoinedPlan, model: ModelInput) -> Layout:
+    """Return the layout of a plan that is one grid of ranks."""
+    kind, stage = plan.kinds[0], plan.kinds[0].stages[0]
+    counts = tuple(x.layers for x in kind.stages)
+    is_even = len(set(counts)) == 1
+    dp = sum(x.n_pipelines for x in plan.kinds)
+    return Layout(
+        n_devices=plan.n_devices,
+        tp=stage.tp,
+        pp=len(counts),
+        dp=dp,
+        vpp=1,
+        split="even" if is_even else "-".join(map(str, counts)),
+        schedule="1f1b" if len(counts) > 1 else "none",
+        mbs=kind.mbs,
+        gbs=model.job.global_batch,
+        zero=plan.zero,
+        sp=stage.tp > 1,
+        recompute=stage.recompute,
+        recompute_layers=max(counts) if stage.recompute == "full" else 0,
+        stage_layers=counts,
+        cp=stage.cp,
+        ep=stage.ep,
+        rank_order=RANK_ORDERS[len(plan.kinds) > 1],
+        cp_comm="p2p" if stage.cp > 1 else "",
+    )
+
+
+def _files(
+    plan: JoinedPlan,
+    model: ModelInput,
+    cluster: ClusterInput,
+    target: str,
+    launchers: Sequence[str],
+    header: Sequence[str],
+) -> dict[str, str]:
+    groups = node_groups(plan, cluster)
+    first = next(x for x in cluster.cluster.pools if x.name == groups[0].pool)
+    pool = replace(first, n_nodes=sum(group.n_nodes for group in groups))
+    layout = layout_of(plan, model)
+    request = EmitRequest(layout, model.shape, model.job, pool, header, model.details)
+    files = emit_plan(target, request)
+    scripts = [name for name in files if name.endswith(".sh")]
+    if not scripts:
+        return files
+    files["nodes.txt"] = node_list(groups)
+    if "slurm" in launchers:
+        name = job_name(f"{model.shape.name}-{plan.plan_id}")
+        framework = scripts[0].removesuffix(".sh")
+        files[f"slurm-{framework}.sbatch"] = hetjob_script(groups, scripts[0], name, header)
+    return files

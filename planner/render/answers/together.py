@@ -1,0 +1,258 @@
+"""One job over several pools as a document: the plan by pool, what each adds, what runs it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from planner.documents import Blank, Grid, GridSpacing, Paragraph, Part
+from planner.solver.together.link_worth import NARROWEST
+from planner.solver.together.records import (
+    JoinedKind,
+    JoinedLink,
+    JoinedPlan,
+    JoinedStage,
+    LinkWorth,
+    PoolWorth,
+    Together,
+)
+from planner.specs.importers.hostlist import compress_hosts
+from planner.units import GIB, format_bandwidth, format_size, format_time
+
+STAGE_HEADS = ("pool", "stages", "layers", "tp", "cp", "ep", "recompute", "ms", "GiB", "of")
+PLAN_HEADS = ("plan", "step s", "tokens/s", "devices", "pipelines", "$/Mtok", "J/tok", "runs on")
+LEAST_FREE = 0.05
+"""Share of the usable memory below which the answer says how little is free."""
+MARK = "t"
+"""Before the rank of a plan over several pools, in tables and in PLAN arguments: t1."""
+
+
+def together_document(together: Together) -> list[Part]:
+    """Return what people read of a job over several pools."""
+    parts: list[Part] = [Paragraph(together_sentence(together), strong=True)]
+    if together.plans:
+        first = together.plans[0]
+        parts += [Blank(), *stage_parts(first), *link_parts(first.links)]
+        parts += [Blank(), _plan_grid(together.plans)]
+    if len(together.worth) > 1:
+        parts += [Blank(), _worth_grid(together.worth)]
+    parts += [Paragraph(link_worth_text(x)) for x in together.links]
+    parts += [Paragraph(text) for text in _closing_texts(together)]
+    return parts
+
+
+def joined_plan_document(plan: JoinedPlan) -> list[Part]:
+    """Return what people read of one plan over several pools."""
+    lead = f"Plan {MARK}{plan.rank}, {plan.plan_id}: {plan_words(plan)}"
+    parts: list[Part] = [Paragraph(lead, strong=True), Blank(), *stage_parts(plan)]
+    parts += [*link_parts(plan.links), Blank(), _time_grid(plan.kinds)]
+    return [*parts, Paragraph(runner_text(plan))]
+
+
+def together_sentence(together: Together) -> str:
+    """Return what to do, in one sentence."""
+    if len(together.joined) < 2:
+        return "There are no two pools to join: each plan uses one pool"
+    alone = [x.alone_s for x in together.worth if x.alone_s is not None]
+    if not together.plans and not together.complete:
+        return f"No plan over {_names(together.joined)} so far: the time limit stopped the search"
+    if not together.plans:
+        return f"No plan over {_names(together.joined)} fits: each plan uses one pool"
+    first = together.plans[0]
+    if not together.pays:
+        best = min(together.worth, key=lambda x: x.alone_s or float("inf"))
+        return (
+            f"Use {best.pool} alone: the best plan over several pools takes"
+            f" {first.step_time_s:.2f} s a step, on it {best.alone_s or 0.0:.2f} s"
+        )
+    gain = ""
+    if alone:
+        gain = f", {min(alone) / first.step_time_s:.2f} times as fast as the best pool alone"
+    return f"Use {plan_words(first)}: {first.step_time_s:.2f} s a step{gain}"
+
+
+def plan_words(plan: JoinedPlan) -> str:
+    """Return which pools a plan uses, and how."""
+    devices = " and ".join(f"{n:,} devices of {pool}" for pool, n in plan.devices.items())
+    spans = any(len(set(kind.pools)) > 1 for kind in plan.kinds)
+    how = "stages on different pools" if spans else "replicas on different pools"
+    if spans and len(plan.kinds) > 1:
+        how = "stages and replicas on different pools"
+    return f"{devices}, {how}"
+
+
+def stage_parts(plan: JoinedPlan) -> Iterator[Part]:
+    """Yield each kind of pipelines: its share of the batch, and its stages by pool."""
+    for kind in plan.kinds:
+        yield Paragraph(_kind_text(kind))
+        rows = tuple(_stage_rows(kind.stages))
+        yield Grid(STAGE_HEADS, rows, "", (1, 2, 3, 4, 5, 7, 8, 9), spacing=GridSpacing(indent=2))
+
+
+def _kind_text(kind: JoinedKind) -> str:
+    plural = "s" if kind.n_pipelines > 1 else ""
+    return (
+        f"{kind.n_pipelines} pipeline{plural} of {len(kind.stages)} stages over"
+        f" {_names(kind.pools)}: {kind.n_sequences:,} sequences ({kind.share:.0%}),"
+        f" {kind.n_micro} micro-batches of {kind.mbs}, {kind.step_time_s:.2f} s"
+    )
+
+
+def _stage_rows(stages: Sequence[JoinedStage]) -> Iterator[tuple[str, ...]]:
+    """Yield a row for each run of stages that are alike but for their layers."""
+    for _, run in groupby(stages, key=lambda x: x.degrees):
+        some = list(run)
+        counts = [f"{n} x {x}" if n > 1 else str(x) for x, n in _runs([x.layers for x in some])]
+        slowest, fullest = max(some, key=_time), max(some, key=lambda x: x.peak_bytes)
+        yield (
+            some[0].pool,
+            str(len(some)),
+            ", ".join(counts),
+            str(some[0].tp),
+            str(some[0].cp),
+            str(some[0].ep),
+            some[0].recompute,
+            f"{slowest.time_s * 1e3:.1f}",
+            f"{fullest.peak_bytes / GIB:.1f}",
+            f"{fullest.usable_bytes / GIB:.1f}",
+        )
+
+
+def _time(stage: JoinedStage) -> float:
+    return stage.time_s
+
+
+def _runs(values: Sequence[int]) -> Iterator[tuple[int, int]]:
+    for value, run in groupby(values):
+        yield value, len(list(run))
+
+
+def link_parts(links: Sequence[JoinedLink]) -> Iterator[Part]:
+    """Yield what crosses each link in a step."""
+    for link in links:
+        price = f", ${link.usd:,.2f}" if link.usd else ""
+        wan = "wan link" if link.wan else "link"
+        text = (
+            f"{wan} {' - '.join(link.between)}: {format_size(link.bytes)} a step over"
+            f" {format_bandwidth(link.bandwidth_bytes_per_s)}{price}"
+        )
+        yield Paragraph(text)
+
+
+def _time_grid(kinds: Sequence[JoinedKind]) -> Grid:
+    terms = list(kinds[0].time)
+    rows = tuple(
+        (str(i), *(f"{kind.time[term] * 1e3:,.1f}" for term in terms), f"{kind.step_time_s:.3f}")
+        for i, kind in enumerate(kinds, 1)
+    )
+    heads = ("kind", *(f"{term} ms" for term in terms), "step s")
+    return Grid(heads, rows, "", tuple(range(1, len(heads))))
+
+
+def _plan_grid(plans: Sequence[JoinedPlan]) -> Grid:
+    rows = tuple(
+        (
+            f"{MARK}{plan.rank}",
+            f"{plan.step_time_s:.3f}",
+            f"{plan.tokens_per_s:,.0f}",
+            f"{plan.n_devices:,}",
+            ", ".join(f"{kind.n_pipelines} on {'+'.join(kind.pools)}" for kind in plan.kinds),
+            "" if plan.usd_per_million_tokens is None else f"{plan.usd_per_million_tokens:.3f}",
+            "" if plan.energy_j_per_token is None else f"{plan.energy_j_per_token:.3f}",
+            ", ".join(plan.runs_on) or "-",
+        )
+        for plan in plans
+    )
+    return Grid(PLAN_HEADS, rows, "", (1, 2, 3, 5, 6))
+
+
+def _worth_grid(worth: Sequence[PoolWorth]) -> Grid:
+    def seconds(value: float | None) -> str:
+        return "nothing fits" if value is None else f"{value:.2f}"
+
+    rows = tuple(
+        (x.pool, seconds(x.alone_s), seconds(x.without_s), "yes" if x.is_used else "left out")
+        for x in worth
+    )
+    return Grid(("pool", "alone s", "without it s", "used"), rows, "", (1, 2))
+
+
+def link_worth_text(link: LinkWorth) -> str:
+    """Return from which bandwidth on a link pays."""
+    names = " and ".join(link.between)
+    if link.from_bytes_per_s is None:
+        return f"joining {names} pays at no bandwidth of their link"
+    if link.from_bytes_per_s <= NARROWEST:
+        return f"joining {names} pays at any bandwidth of their link"
+    stated = format_bandwidth(link.stated_bytes_per_s)
+    return (
+        f"joining {names} pays from {format_bandwidth(_rounded(link.from_bytes_per_s))} on"
+        f" (the link has {stated})"
+    )
+
+
+def _rounded(value: float) -> float:
+    """Return a number with three digits."""
+    return float(f"{value:.3g}")
+
+
+def proof_text(together: Together) -> str:
+    """Return what is proven of the plans over several pools; empty where nothing is known."""
+    if together.bound_s is None or together.gap is None:
+        return ""
+    stopped = "" if together.complete else "stopped by the time limit; "
+    if together.proven:
+        return "proven: no plan over these pools is faster"
+    return (
+        f"{stopped}no plan over these pools takes less than {format_time(together.bound_s)}: the"
+        f" fastest is within {together.gap:.1%} of the best there is"
+    )
+
+
+def runner_text(plan: JoinedPlan) -> str:
+    """Return what runs a plan, or which feature frameworks lack."""
+    if plan.runs_on:
+        return f"runs on: {', '.join(plan.runs_on)}"
+    return f"no framework has what it takes: {'; '.join(plan.missing)}"
+
+
+def _closing_texts(together: Together) -> Iterator[str]:
+    """Yield the proof, what runs the first plan, and which pools were not joined."""
+    if proof := proof_text(together):
+        yield proof
+    if together.plans:
+        first = together.plans[0]
+        yield f"{MARK}1 {runner_text(first)}"
+        stages = [stage for kind in first.kinds for stage in kind.stages]
+        fullest = max(stages, key=lambda x: x.peak_bytes / x.usable_bytes)
+        free = 1.0 - fullest.peak_bytes / fullest.usable_bytes
+        if free < LEAST_FREE:
+            yield f"{MARK}1 leaves {free:.1%} of the memory of {fullest.pool} free"
+        able = next((x for x in together.plans if x.runs_on), None)
+        if able is not None and able is not first:
+            later = able.step_time_s / first.step_time_s - 1.0
+            yield f"{MARK}{able.rank} runs on {', '.join(able.runs_on)}, {later:.1%} slower"
+    for name, parts in together.merged.items():
+        yield f"{name}: pools {', '.join(parts)} are alike, and planned as one"
+    for name, reason in together.alone.items():
+        yield f"{name} is planned alone: {reason}"
+
+
+def _names(pools: Sequence[str]) -> str:
+    return " and ".join(dict.fromkeys(pools))
+
+
+def joined_placement_document(placement: Mapping[str, Any]) -> list[Part]:
+    """Return which nodes hold which ranks, of `planner.analyze.joined_files.joined_placement`."""
+    rows = tuple(
+        (
+            "{}-{}".format(*group["nodes"]),
+            "{}-{}".format(*group["ranks"]),
+            group["pool"],
+            group["accelerator"],
+            compress_hosts(group["hosts"]) if group["hosts"] else "",
+        )
+        for group in placement["groups"]
+    )
+    lead = f"Plan {placement['plan_id']}: ranks in the order {placement['rank_order']}"
+    heads = ("node ranks", "ranks", "pool", "accelerator", "hosts")
+    return [Paragraph(lead, strong=True), Blank(), Grid(heads, rows, "")]

@@ -1,0 +1,265 @@
+"""The answer for one job over several pools, beside the plans on each pool alone."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from costmodels.mixed.plans import MixedPlan
+from costmodels.mixed.prices import MixedPrice
+from costmodels.mixed.tables import MixedProblem
+from planner.errors import SearchError
+from planner.option_names import option
+from planner.solver.answer.result import Plan, Result
+from planner.solver.execution import Stop
+from planner.solver.options import SolveOptions
+from planner.solver.recipes import one_recipe
+from planner.solver.together.link_worth import Edge, pays_from_bytes_per_s
+from planner.solver.together.plans import PlanRecords, with_one_recompute
+from planner.solver.together.pools import MergedCluster, joinable_pools, with_merged_pools
+from planner.solver.together.problems import (
+    JoinedProblem,
+    check_model,
+    check_together,
+    is_for_runner,
+    joined_problem,
+)
+from planner.solver.together.records import JoinedPlan, LinkWorth, PoolWorth, Together
+from planner.specs.inputs import ClusterInput, ModelInput
+from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed
+
+MAX_POOLS = 8
+"""Most unlike pools that are looked at together."""
+N_GRIDS = 3
+"""Plans of one grid of ranks that are looked for besides."""
+StopAt = Callable[[float], Stop | None]
+"""What ends a search after a share of the time limit; None without a limit."""
+MAIN_SHARE, GRIDS_SHARE = 0.7, 0.8
+"""Shares of the time limit after which the search over all pools, and that for grids, are done."""
+Alone = Callable[[int], Result]
+"""The answer on one pool of the cluster alone, by its place."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joining:
+    """How the pools of a cluster are joined."""
+
+    merged: MergedCluster
+
+    @property
+    def cluster(self) -> ClusterInput:
+        """The cluster whose pools of one part are one."""
+        return self.merged.cluster
+
+    def with_together(
+        self,
+        result: Result,
+        model: ModelInput,
+        options: SolveOptions,
+        solve_alone: Alone,
+        stop_at: StopAt,
+    ) -> Result:
+        """Return a result on the pools with what one job over several of them reaches."""
+        cluster = self.cluster
+        model = one_recipe(model, options, "one job over several pools runs in one")
+        joinable = joinable_pools(model, cluster, options)
+        blank = Together(
+            joined=(),
+            merged=dict(self.merged.merged),
+            alone=dict(joinable.alone),
+            pays=False,
+            plans=(),
+            bound_s=None,
+            gap=None,
+            complete=True,
+            worth=(),
+            links=(),
+        )
+        if len(joinable.indices) < 2:
+            names = [pool.name for pool in cluster.cluster.pools]
+            left = [name for name in names if name not in joinable.alone]
+            return replace(result, together=replace(blank, alone=_alone(blank, left)))
+        joined = joined_problem(model, cluster, options, joinable.indices)
+        first = _best_alone(result, cluster, options, solve_alone)
+        work = _Work(joined, PlanRecords(model, cluster, joined), options, stop_at)
+        together = work.together(blank, first, cluster)
+        stopped = result.stopped or ("" if together.complete else "time limit")
+        return replace(result, together=together, stopped=stopped, complete=not stopped)
+
+
+def joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Joining:
+    """Return how the pools of a cluster are joined.
+
+    Raises `UsageError` or `SearchError` for what is asked of a job over several pools that is not
+    modelled.
+    """
+    check_together(options)
+    one_recipe(model, options, "one job over several pools runs in one")
+    merged = with_merged_pools(cluster)
+    if (n := len(merged.cluster.cluster.pools)) > MAX_POOLS:
+        raise SearchError(
+            f"one job over {n} pools is not searched: {MAX_POOLS} at most",
+            "leave pools out of the cluster file, or leave " + option("pools") + " out",
+            code="out-of-range",
+        )
+    if len(merged.cluster.cluster.pools) > 1:
+        check_model(model.shape, model.job)
+    return Joining(merged)
+
+
+def _alone(together: Together, left: Sequence[str]) -> Mapping[str, str]:
+    """Return why pools are planned alone where fewer than two can be joined."""
+    reason = "the cluster has no other pool that it can be joined with"
+    return {**together.alone, **dict.fromkeys(left, reason)}
+
+
+def _best_alone(
+    result: Result, cluster: ClusterInput, options: SolveOptions, solve_alone: Alone
+) -> dict[str, Plan | None]:
+    """Return the best plan on each pool alone, by its name; None where nothing fits."""
+    best: dict[str, Plan | None] = {}
+    for i, (pool, source) in enumerate(zip(cluster.cluster.pools, cluster.sources, strict=True)):
+        names = {pool.name, *(other.pool.name for other in source.others)}
+        plans = [plan for plan in result.plans if plan.pool in names]
+        if not plans:
+            try:
+                plans = list(solve_alone(i).plans)
+            except SearchError:  # the pool cannot run the job; notes of the result say why
+                plans = []
+        best[pool.name] = min(plans, key=lambda x: value_of(x, options.objective), default=None)
+    return best
+
+
+def value_of(plan: Plan | JoinedPlan, objective: str) -> float:
+    """Return the value of a plan by an objective, smaller is better; infinite where unknown."""
+    if objective in ("step_time", "tokens_per_s"):
+        return plan.step_time_s
+    if objective == "goodput":
+        share = plan.goodput_frac if isinstance(plan, JoinedPlan) else _goodput(plan)
+        return plan.step_time_s / share if share else math.inf
+    name = {"cost": "usd_per_million_tokens", "energy": "energy_j_per_token"}[objective]
+    value = getattr(plan if isinstance(plan, JoinedPlan) else plan.run, name, None)
+    return math.inf if value is None else float(value)
+
+
+def _goodput(plan: Plan) -> float:
+    return plan.run.goodput.goodput_frac if plan.run else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """The searches of one answer."""
+
+    joined: JoinedProblem
+    records: PlanRecords
+    options: SolveOptions
+    stop_at: StopAt
+
+    @property
+    def mixed_options(self) -> MixedOptions:
+        """What plans are looked for."""
+        return MixedOptions(
+            is_uniform=is_for_runner(self.options), n_best=max(self.options.top, 5)
+        )
+
+    def search(self, problem: MixedProblem, share: float = 1.0) -> MixedAnswer:
+        """Return the plans of a problem, the fastest first, by a share of the time limit."""
+        return search_mixed(problem, self.mixed_options, self.stop_at(share))
+
+    def without(self, place: int) -> MixedAnswer:
+        """Return the plans that leave a pool out."""
+        later = (place + 1) / len(self.joined.problems) * (1.0 - GRIDS_SHARE)
+        return self.search(self.joined.without(place), GRIDS_SHARE + later)
+
+    def together(
+        self, blank: Together, alone: Mapping[str, Plan | None], cluster: ClusterInput
+    ) -> Together:
+        """Return what one job over the joined pools reaches, beside the best on each alone."""
+        goal, n_pools = self.options.objective, len(self.joined.mixed.pools)
+        answer = self.search(self.joined.mixed, MAIN_SHARE)
+        grids = self._grids()
+        without = [self.without(i) for i in range(n_pools)] if n_pools > 2 else []
+        found = self._listed([answer, *grids, *without])
+        records = sorted(
+            (self.records.record(plan, priced, 1) for plan, priced in found),
+            key=lambda x: (value_of(x, goal), x.step_time_s, len(x.kinds), x.n_devices),
+        )
+        plans = [replace(x, rank=rank) for rank, x in enumerate(records, 1)]
+        values = {name: value_of(x, goal) if x else math.inf for name, x in alone.items()}
+        pays = bool(plans) and value_of(plans[0], goal) < min(values.values())
+        bound_s = min(x.bound_s for x in (answer, *without))
+        fastest_s = min((x.step_time_s for x in plans), default=math.inf)
+        is_bound = bool(plans) and math.isfinite(bound_s)
+        names = tuple(pool.name for pool in self.joined.mixed.pools)
+        used = set(plans[0].devices) if pays else {min(values, key=lambda x: (values[x], x))}
+        complete = not any(x.stopped for x in (answer, *without))
+        return replace(
+            blank,
+            joined=names,
+            pays=pays,
+            plans=tuple(plans[: self.options.top]),
+            bound_s=bound_s if is_bound else None,
+            gap=max(0.0, 1.0 - bound_s / fastest_s) if is_bound else None,
+            complete=complete,
+            worth=tuple(_pool_worth(name, alone, records, used) for name in names),
+            links=self._links(cluster, found, alone) if complete else (),
+        )
+
+    def _grids(self) -> list[MixedAnswer]:
+        """Return plans that are one grid of ranks, unless all that are looked for are."""
+        if is_for_runner(self.options):
+            return []
+        grids = MixedOptions(is_uniform=True, n_best=N_GRIDS)
+        return [search_mixed(self.joined.mixed, grids, self.stop_at(GRIDS_SHARE))]
+
+    def _listed(self, answers: Sequence[MixedAnswer]) -> list[tuple[MixedPlan, MixedPrice]]:
+        """Return the plans over several pools, with those that a framework runs among them."""
+        plans = [plan for answer in answers for plan in answer.plans]
+        plans += [with_one_recompute(plan) for plan in plans if plan.is_uniform]
+        listed: dict[MixedPlan, MixedPrice] = {}
+        for plan in plans:
+            if len(plan.pools) > 1 and plan not in listed:
+                priced = self.joined.priced(plan)
+                if priced is not None:
+                    listed[plan] = priced
+        return list(listed.items())
+
+    def _links(
+        self,
+        cluster: ClusterInput,
+        found: Sequence[tuple[MixedPlan, MixedPrice]],
+        alone: Mapping[str, Plan | None],
+    ) -> tuple[LinkWorth, ...]:
+        """Return from which bandwidth on each link between places pays."""
+        places = {pool.name: i for i, pool in enumerate(self.joined.mixed.pools)}
+        apart_s = min((x.step_time_s for x in alone.values() if x), default=math.inf)
+        links = []
+        for link in cluster.cluster.links:
+            if not link.is_wan or not set(link.pools) <= set(places):
+                continue
+            a, b = sorted(places[name] for name in link.pools)
+            edge: Edge = (a, b)
+            plans = [plan for plan, _ in found]
+            least = pays_from_bytes_per_s(
+                self.joined.mixed, edge, plans, apart_s, lambda x: self.search(x).plans
+            )
+            links.append(LinkWorth(link.pools, link.bytes_per_s, least))
+        return tuple(links)
+
+
+def _pool_worth(
+    name: str,
+    alone: Mapping[str, Plan | None],
+    records: Sequence[JoinedPlan],
+    used: set[str],
+) -> PoolWorth:
+    """Return what one pool adds: the best plans on it alone, and on all others."""
+    own = alone[name]
+    others = [plan.step_time_s for other, plan in alone.items() if other != name and plan]
+    others += [plan.step_time_s for plan in records if name not in plan.devices]
+    return PoolWorth(
+        pool=name,
+        alone_s=own.step_time_s if own else None,
+        alone_plan_id=own.plan_id if own else "",
+        without_s=min(others, default=None),
+        is_used=name in used,
+    )

@@ -1,0 +1,191 @@
+"""Mixed plans as answers hold them, with what runs them and what they cost."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from costmodels.mixed.plans import MixedPlan, PipelineKind
+from costmodels.mixed.prices import KindPrice, MixedPrice
+from costmodels.run.cost_energy import cost_usd, device_power_w, energy_j
+from costmodels.run.goodput import (
+    best_interval_s,
+    checkpoint_time_s,
+    goodput_frac,
+    job_mtbf_s,
+    saved_bytes,
+)
+from hardware.pool_links import link_between
+from planner.solver.together.problems import RUNNER, JoinedProblem
+from planner.solver.together.records import JoinedKind, JoinedLink, JoinedPlan, JoinedStage
+from planner.specs.identity import PlanIds
+from planner.specs.inputs import ClusterInput, ModelInput
+
+TERMS = ("compute", "bubble", "messages", "straggle", "sync", "exchange", "update", "fixed")
+"""Of the step of one kind of pipeline, as `KindPrice` has them."""
+STRENGTH = ("none", "selective", "full")
+"""Recomputation, from the one that keeps most."""
+
+
+def missing_features(plan: MixedPlan) -> tuple[str, ...]:
+    """Return what of a plan no framework has; none where it is one grid of like ranks."""
+    features = []
+    stages = list(plan.stages)
+    if len({(x.tp, x.cp, x.ep) for x in stages}) > 1:
+        features.append("tensor, context or expert parallelism that differs by stage or replica")
+    if len({tuple(x.layers for x in kind.stages) for kind in plan.kinds}) > 1:
+        features.append("replicas whose layers are split over different stages")
+    if len({(kind.mbs, kind.n_sequences / kind.n_pipelines) for kind in plan.kinds}) > 1:
+        features.append("replicas with unequal shares of the batch, gradients weighted by them")
+    if any(kind.n_sequences % (kind.mbs * kind.n_pipelines) for kind in plan.kinds):
+        features.append("replicas of which some run one micro-batch less")
+    if len({x.recompute for x in stages}) > 1:
+        features.append("recomputation that differs by stage")
+    return tuple(features)
+
+
+def with_one_recompute(plan: MixedPlan) -> MixedPlan:
+    """Return a plan whose stages all recompute as the one that recomputes most."""
+    most = max((x.recompute for x in plan.stages), key=STRENGTH.index)
+    kinds = tuple(
+        replace(kind, stages=tuple(replace(x, recompute=most) for x in kind.stages))
+        for kind in plan.kinds
+    )
+    return replace(plan, kinds=kinds)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRecords:
+    """Makes the records of one answer's plans."""
+
+    model: ModelInput
+    cluster: ClusterInput
+    joined: JoinedProblem
+
+    def record(self, plan: MixedPlan, priced: MixedPrice, rank: int) -> JoinedPlan:
+        """Return a priced plan as an answer holds it."""
+        names = [pool.name for pool in self.joined.mixed.pools]
+        n_devices = {names[i]: plan.n_devices(i) for i in plan.pools}
+        kinds = tuple(
+            self._kind(kind, its) for kind, its in zip(plan.kinds, priced.kinds, strict=True)
+        )
+        links = self._links(priced)
+        missing = missing_features(plan)
+        tokens = self.joined.problems[0].job.tokens_per_step
+        share = self._goodput(plan)
+        wall_s = priced.step_s / share if share else float("inf")
+        return JoinedPlan(
+            rank=rank,
+            plan_id=self._plan_id(kinds, plan.zero),
+            step_time_s=priced.step_s,
+            tokens_per_s=tokens / priced.step_s,
+            zero=plan.zero,
+            devices=n_devices,
+            kinds=kinds,
+            links=links,
+            runs_on=() if missing else (RUNNER,),
+            missing=missing,
+            goodput_frac=share,
+            usd_per_million_tokens=self._usd(plan, links, wall_s, tokens),
+            energy_j_per_token=self._energy(plan, wall_s, tokens),
+        )
+
+    def _kind(self, kind: PipelineKind, priced: KindPrice) -> JoinedKind:
+        pools = self.joined.mixed.pools
+        stages = tuple(
+            JoinedStage(
+                pool=pools[stage.pool].name,
+                layers=stage.layers,
+                tp=stage.tp,
+                cp=stage.cp,
+                ep=stage.ep,
+                recompute=stage.recompute,
+                forward_s=one.forward_s,
+                backward_s=one.backward_s,
+                states_bytes=one.states_bytes,
+                activation_bytes=one.activation_bytes,
+                other_bytes=one.other_bytes,
+                peak_bytes=one.peak_bytes,
+                usable_bytes=pools[stage.pool].usable_bytes,
+            )
+            for stage, one in zip(kind.stages, priced.stages, strict=True)
+        )
+        return JoinedKind(
+            pools=tuple(pools[i].name for i in kind.pools),
+            n_pipelines=kind.n_pipelines,
+            mbs=kind.mbs,
+            n_micro=kind.n_micro,
+            n_sequences=kind.n_sequences,
+            share=kind.n_sequences / self.joined.mixed.global_batch,
+            step_time_s=priced.step_s,
+            time={term: getattr(priced, f"{term}_s") for term in TERMS},
+            stages=stages,
+        )
+
+    def _links(self, priced: MixedPrice) -> tuple[JoinedLink, ...]:
+        pools = [self.cluster.cluster.pools[i] for i in self.joined.indices]
+        links = []
+        for (a, b), n_bytes in sorted(priced.crossing_bytes.items()):
+            link = link_between(self.cluster.cluster, pools[a], pools[b])
+            links.append(
+                JoinedLink(
+                    between=(pools[a].name, pools[b].name),
+                    bytes=n_bytes,
+                    usd=n_bytes * link.price_per_byte,
+                    bandwidth_bytes_per_s=link.bytes_per_s,
+                    wan=link.is_wan,
+                )
+            )
+        return tuple(links)
+
+    def _plan_id(self, kinds: Sequence[JoinedKind], zero: int) -> str:
+        """Return the id of a plan: what it lays out, of this job on this cluster."""
+        layout: dict[str, Any] = {
+            "zero": zero,
+            "kinds": [
+                {
+                    "pipelines": kind.n_pipelines,
+                    "mbs": kind.mbs,
+                    "sequences": kind.n_sequences,
+                    "stages": [
+                        [x.pool, x.layers, x.tp, x.cp, x.ep, x.recompute] for x in kind.stages
+                    ],
+                }
+                for kind in kinds
+            ],
+        }
+        return PlanIds(self.model.document, self.cluster.document).of(layout)
+
+    def _used(self, plan: MixedPlan) -> Mapping[int, int]:
+        """Return the devices in use by the place of their pool in the cluster."""
+        return {self.joined.indices[i]: plan.n_devices(i) for i in plan.pools}
+
+    def _goodput(self, plan: MixedPlan) -> float:
+        """Return the share of the time that counts: failures of all pools end a run."""
+        used = self._used(plan)
+        total = sum(used.values())
+        operations = self.cluster.operations
+        rate = sum(1.0 / job_mtbf_s(operations[i], n) for i, n in used.items())
+        first = operations[min(used)]
+        stop_s = checkpoint_time_s(first, saved_bytes(self.joined.problems[0]), total)
+        interval_s = best_interval_s(stop_s, 1.0 / rate)
+        return goodput_frac(stop_s, 1.0 / rate, first.restart_s, interval_s)
+
+    def _usd(
+        self, plan: MixedPlan, links: Sequence[JoinedLink], wall_s: float, tokens: float
+    ) -> float | None:
+        used, operations = self._used(plan), self.cluster.operations
+        prices = {i: operations[i].price_per_device_hour for i in used}
+        if any(price is None for price in prices.values()) or wall_s == float("inf"):
+            return None
+        devices = sum(cost_usd(price or 0.0, used[i], wall_s) for i, price in prices.items())
+        return (devices + sum(link.usd for link in links)) / tokens * 1e6
+
+    def _energy(self, plan: MixedPlan, wall_s: float, tokens: float) -> float | None:
+        total = 0.0
+        for i, n in self._used(plan).items():
+            part = self.cluster.cluster.pools[i].accelerator
+            power = device_power_w(part, self.cluster.operations[i])
+            if power is None or wall_s == float("inf"):
+                return None
+            total += energy_j(power, n, wall_s)
+        return total / tokens

@@ -1,0 +1,207 @@
+"""What an answer says of one job over several pools. Seconds, bytes, US dollars, fractions."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from planner.documents import LibraryAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedStage:
+    """One pipeline stage; times of one micro-batch, bytes of one of its devices."""
+
+    pool: str
+    layers: int
+    tp: int
+    cp: int
+    ep: int
+    recompute: str
+    """`none`, `selective` or `full`."""
+    forward_s: float
+    backward_s: float
+    states_bytes: float
+    activation_bytes: float
+    other_bytes: float
+    peak_bytes: float
+    usable_bytes: float
+
+    @property
+    def time_s(self) -> float:
+        """Forward and backward."""
+        return self.forward_s + self.backward_s
+
+    @property
+    def degrees(self) -> tuple[object, ...]:
+        """What stages have in common that a table shows in one row."""
+        return self.pool, self.tp, self.cp, self.ep, self.recompute
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedKind:
+    """Pipelines that are alike."""
+
+    pools: tuple[str, ...]
+    """In model order."""
+    n_pipelines: int
+    mbs: int
+    n_micro: int
+    n_sequences: int
+    """Of all its pipelines, in a step."""
+    share: float
+    """Of the global batch."""
+    step_time_s: float
+    time: Mapping[str, float]
+    """The step by term, seconds: compute, bubble, messages, straggle, sync, exchange, update,
+    fixed."""
+    stages: tuple[JoinedStage, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedLink:
+    """What a plan sends over the link between two pools."""
+
+    between: tuple[str, str]
+    bytes: float
+    """In a step, both directions."""
+    usd: float
+    """Price of them."""
+    bandwidth_bytes_per_s: float
+    wan: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedPlan(LibraryAnswer):
+    """One plan over several pools."""
+
+    rank: int
+    plan_id: str
+    step_time_s: float
+    tokens_per_s: float
+    zero: int
+    devices: Mapping[str, int]
+    """In use, by pool; a pool that is left out is not named."""
+    kinds: tuple[JoinedKind, ...]
+    links: tuple[JoinedLink, ...]
+    runs_on: tuple[str, ...]
+    """Frameworks that have what it takes."""
+    missing: tuple[str, ...]
+    """What of it no framework has; none where one runs it."""
+    goodput_frac: float
+    usd_per_million_tokens: float | None
+    """With traffic; None where a pool in use states no price."""
+    energy_j_per_token: float | None
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of all pools."""
+        return sum(self.devices.values())
+
+
+@dataclass(frozen=True, slots=True)
+class PoolWorth:
+    """What one pool adds."""
+
+    pool: str
+    alone_s: float | None
+    """Step of the best plan on it alone; None where nothing fits."""
+    alone_plan_id: str
+    without_s: float | None
+    """Step of the best plan over all other pools; None where nothing fits, or none is left."""
+    is_used: bool
+    """Whether the best plan uses it."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkWorth:
+    """From which bandwidth on a link pays: with more, a plan over it beats all without it."""
+
+    between: tuple[str, str]
+    stated_bytes_per_s: float
+    from_bytes_per_s: float | None
+    """None where no bandwidth is enough."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together(LibraryAnswer):
+    """The answer for one job over several pools, beside the plans on each pool alone."""
+
+    joined: tuple[str, ...]
+    """Pools that plans may use together."""
+    merged: Mapping[str, tuple[str, ...]]
+    """Pools of one part on one fabric that are planned as one: its name, and theirs."""
+    alone: Mapping[str, str]
+    """Pools that are planned alone, and why."""
+    pays: bool
+    """Whether the first plan over several pools is better than the best on one."""
+    plans: tuple[JoinedPlan, ...]
+    """The best first."""
+    bound_s: float | None
+    """No plan over the joined pools has a shorter step; None where no plan fits or none is
+    joined."""
+    gap: float | None
+    """(best - bound) / best of the step time."""
+    complete: bool
+    worth: tuple[PoolWorth, ...]
+    links: tuple[LinkWorth, ...]
+
+    @property
+    def proven(self) -> bool:
+        """Whether no plan is faster than the best by more than rounding."""
+        return self.complete and self.gap is not None and self.gap <= LEAST_GAP
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it with the field names of the result schema."""
+        return {**_plain(asdict(self)), "proven": self.proven}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> "Together":
+        """Return what `to_json` wrote."""
+        return cls(
+            **{
+                **_own(cls, data),
+                "joined": tuple(data["joined"]),
+                "merged": {name: tuple(x) for name, x in data["merged"].items()},
+                "plans": tuple(_plan(x) for x in data["plans"]),
+                "worth": tuple(PoolWorth(**x) for x in data["worth"]),
+                "links": tuple(
+                    LinkWorth(**{**x, "between": tuple(x["between"])}) for x in data["links"]
+                ),
+            }
+        )
+
+
+LEAST_GAP = 1e-6
+"""Share of the step time that counts as rounding."""
+
+
+def _own(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
+    return {field.name: data[field.name] for field in fields(kind)}
+
+
+def _plain(value: Any) -> Any:
+    """Return nested values as JSON has them: lists, and whole bytes."""
+    if isinstance(value, Mapping):
+        return {
+            key: round(x) if key.endswith("bytes") and x is not None else _plain(x)
+            for key, x in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [_plain(x) for x in value]
+    return value
+
+
+def _plan(data: Mapping[str, Any]) -> JoinedPlan:
+    kinds = tuple(
+        JoinedKind(
+            **{
+                **x,
+                "pools": tuple(x["pools"]),
+                "stages": tuple(JoinedStage(**stage) for stage in x["stages"]),
+            }
+        )
+        for x in data["kinds"]
+    )
+    links = tuple(JoinedLink(**{**x, "between": tuple(x["between"])}) for x in data["links"])
+    lists = {"runs_on": tuple(data["runs_on"]), "missing": tuple(data["missing"])}
+    return JoinedPlan(**{**data, **lists, "kinds": kinds, "links": links})
