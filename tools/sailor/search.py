@@ -1,0 +1,430 @@
+"""The best plan of Sailor's family under its own formulas, with a proven bound.
+
+The family: D replicas, one micro-batch, contiguous layers to stages in any split, each stage on one
+pool with one tensor parallelism or, once in a plan, over two pools. More than one such stage never
+helps but for rounding: moving replicas between two of them changes no stage's time, so all but one
+can be made whole.
+
+For each D and micro-batch stages are put in front of each other from the last, which knows how
+many micro-batches it holds; partial plans that another beats in every figure are dropped, and those
+whose bound reaches the best. Pools are regions: what zones a stage lies in is chosen after (`place`),
+the bound takes the fastest.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.sailor.place import placed
+from tools.sailor.problem import Asked, Kind, Pool, Problem
+from tools.sailor.profiles import BYTES_PER_VALUE, Data, Profile
+from tools.sailor.step import Plan, Score, micro_batches, score
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+BEAM = 48
+"""Partial plans a level in the first pass, which finds a plan to prune by."""
+FIRST = 12
+"""Micro-batches and replica counts in the first pass."""
+MOST_LABELS = 60_000
+"""Partial plans a level in the second pass; beyond that nothing is proven."""
+COMPARED = 64
+"""Partial plans of one place that others are compared with."""
+SLACK = 2e-3
+"""Plans over several zones are looked at up to this above the best bound, relative."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The best plan, and what is proven of it."""
+
+    plan: Plan | None
+    score: Score | None
+    bound: float
+    """No plan of the family has a smaller objective; infinite where none fits."""
+    n_partial: int
+    is_complete: bool
+    """False where partial plans were dropped that might have led to a better one."""
+
+    def gap_frac(self, objective: str) -> float:
+        """Return (best - bound) / best."""
+        if self.score is None:
+            return 0.0
+        best = self.score.step_s if objective == "time" else self.score.cost
+        return max(0.0, (best - self.bound) / best)
+
+
+@dataclass
+class _Tables:
+    """What partial plans of one micro-batch and D are made of."""
+
+    problem: Problem
+    n_replicas: int
+    n_micro: int
+    message_s: Floats = field(init=False)
+    """Of a layer inside the model, kind to kind."""
+    logits_s: Floats = field(init=False)
+    sync_s: Floats = field(init=False)
+    update_s: Floats = field(init=False)
+    least_s: Floats = field(init=False)
+    """Least time of the first 0, 1, ... layers, `(n + 1,)`."""
+    work: Floats = field(init=False)
+    """Least work of the same, in units of the pools' rates."""
+    rates: Floats = field(init=False)
+    """What one device of each pool gets done a second, `(n_pools,)`."""
+    work_cost: Floats = field(init=False)
+    """US dollars that the first layers cost at least, of one micro-batch of one replica."""
+
+    def __post_init__(self) -> None:
+        p = self.problem
+        values = BYTES_PER_VALUE * p.mbs
+        outputs = p.profile.outputs
+        self.message_s = p.message_s(float(outputs[0]) * values)
+        self.logits_s = p.message_s(float(outputs[-1]) * values)
+        self.sync_s = p.sync_s(self.n_replicas)
+        self.update_s = p.update_s()
+        alone = [i for i, x in enumerate(p.kinds) if not x.is_mixed]
+        layers = np.array([np.diagonal(p.time_of[i], offset=1) for i in alone])
+        self.least_s = np.concatenate([[0.0], np.cumsum(layers.min(axis=0))])
+        tps = np.array([p.kinds[i].ends[0][1] for i in alone], dtype=np.float64)
+        pools = np.array([p.kinds[i].ends[0][0] for i in alone])
+        device_s = layers * tps[:, None]
+        each = np.full((len(p.pools), layers.shape[1]), np.inf)
+        cost = np.full(layers.shape[1], np.inf)
+        prices = [p.data.parts.price_per_s[x.part] for x in p.pools]
+        for k in range(len(p.pools)):
+            if (pools == k).any():
+                each[k] = device_s[pools == k].min(axis=0)
+                cost = np.minimum(cost, each[k] * prices[k])
+        self.rates = 1.0 / each.sum(axis=1)
+        work = np.where(np.isfinite(each), each * self.rates[:, None], np.inf).min(axis=0)
+        self.work = np.concatenate([[0.0], np.cumsum(work)])
+        self.work_cost = np.concatenate([[0.0], np.cumsum(cost)])
+
+
+@dataclass
+class _Level:
+    """Partial plans with as many stages: columns `(n,)`."""
+
+    start: Ints
+    """First layer that they hold."""
+    units: Ints
+    """Devices of each pool for one replica, `(n, n_pools)`, mixed stages left out."""
+    kind: Ints
+    """Of the first stage."""
+    first_s: Floats
+    """Time of the first stage and its message to the next."""
+    slowest_s: Floats
+    """Of the stages behind it."""
+    total_s: Floats
+    sync_s: Floats
+    update_s: Floats
+    mixed: Ints
+    """The kind of the mixed stage; -1 without."""
+    parent: Ints
+    bound: Floats
+
+    def take(self, rows: Ints) -> "_Level":
+        """Return some of them."""
+        return _Level(*(getattr(self, x)[rows] for x in _Level.__dataclass_fields__))
+
+    def __len__(self) -> int:
+        return len(self.start)
+
+
+class _Best:
+    """The best objective so far, and finished plans near it."""
+
+    def __init__(self, asked: Asked, slack: float) -> None:
+        self.asked, self.slack = asked, slack
+        self.value = math.inf
+        self.least_bound = math.inf
+        self.finished: list[tuple[float, int, tuple[object, ...]]] = []
+
+    @property
+    def limit(self) -> float:
+        """Bounds from here on are of no use."""
+        return self.value * (1.0 + self.slack)
+
+
+class _Walk:
+    """The search for one micro-batch and D."""
+
+    def __init__(self, tables: _Tables, best: _Best) -> None:
+        self.tables, self.best = tables, best
+        p = tables.problem
+        self.n = p.profile.n_layers
+        self.sizes = np.array([x.n_devices for x in p.pools], dtype=np.int64)
+        self.prices = np.array([p.data.parts.price_per_s[x.part] for x in p.pools])
+        self.unit_of = np.zeros((len(p.kinds), len(p.pools)), dtype=np.int64)
+        for i, kind in enumerate(p.kinds):
+            if not kind.is_mixed:
+                self.unit_of[i, kind.ends[0][0]] = kind.ends[0][1]
+        self.mixed_price = [self._mixed_price(x) for x in p.kinds]
+        self.n_partial, self.is_complete = 0, True
+
+    def _mixed_price(self, kind: Kind) -> float:
+        """Return the least price a second of a mixed stage; 0 of others."""
+        if not kind.is_mixed:
+            return 0.0
+        return self.tables.n_replicas * min(self.prices[k] * tp for k, tp in kind.ends)
+
+    def least(self) -> float:
+        """Return a bound of the objective of every plan with this micro-batch and D."""
+        t = self.tables
+        slowest = t.work[-1] * t.n_replicas / float(self.sizes @ t.rates)
+        time_s = (t.n_micro - 1) * max(slowest, 0.0) + t.least_s[-1] + float(t.update_s.min())
+        cost = t.n_micro * t.n_replicas * float(t.work_cost[-1])
+        if time_s > self.best.asked.most_s or cost > self.best.asked.most_cost:
+            return math.inf
+        return time_s if self.best.asked.objective == "time" else cost
+
+    def run(self, most_labels: int) -> None:
+        """Walk level by level."""
+        empty = np.zeros(1)
+        none = np.zeros(1, dtype=np.int64)
+        level = _Level(
+            start=none + self.n,
+            units=np.zeros((1, len(self.sizes)), dtype=np.int64),
+            kind=none - 1,
+            first_s=empty,
+            slowest_s=empty,
+            total_s=empty,
+            sync_s=empty,
+            update_s=empty,
+            mixed=none - 1,
+            parent=none - 1,
+            bound=empty,
+        )
+        levels = [level]
+        for n_stages in range(1, self.n + 1):
+            parts = [
+                x
+                for i in range(len(self.tables.problem.kinds))
+                if (x := self._before(levels[-1], i, n_stages)) is not None
+            ]
+            if not parts:
+                return
+            columns = _Level.__dataclass_fields__
+            whole = _Level(*(np.concatenate([getattr(x, c) for x in parts]) for c in columns))
+            self._finish(whole, levels)
+            open_ = np.flatnonzero((whole.start > 0) & (whole.bound < self.best.limit))
+            level = self._undominated(whole.take(open_))
+            if len(level) > most_labels:
+                self.is_complete = False
+                level = level.take(np.argsort(level.bound, kind="stable")[:most_labels])
+            self.n_partial += len(level)
+            levels.append(level)
+            if not len(level):
+                return
+
+    def _before(self, level: _Level, kind: int, n_stages: int) -> _Level | None:
+        """Return the plans that a stage of a kind makes of others in front of them."""
+        t, p = self.tables, self.tables.problem
+        d, m = t.n_replicas, t.n_micro
+        is_mixed = p.kinds[kind].is_mixed
+        if is_mixed and d == 1:
+            return None
+        units = level.units + self.unit_of[kind]
+        ok = (units * d <= self.sizes).all(axis=1)
+        if is_mixed:
+            ok &= level.mixed < 0
+        rows = np.flatnonzero(ok)
+        if not len(rows):
+            return None
+        starts = np.arange(self.n)
+        end = level.start[rows][:, None]
+        fits = (starts[None, :] < end) & (
+            p.held_most[kind][starts[None, :], end] >= n_stages
+        )
+        row, start = np.nonzero(fits)
+        if not len(row):
+            return None
+        row = rows[row]
+        end = level.start[row]
+        next_kind = level.kind[row]
+        stage_s = p.time_of[kind][start, end]
+        is_first, is_last = start == 0, n_stages == 1
+        if is_last:
+            ahead = np.zeros(len(row))
+            behind = np.zeros(len(row))
+        else:
+            one = t.message_s[kind][next_kind]
+            ahead = np.where(is_first & (n_stages > 3), 2.0 * one, one)
+            back = t.message_s[next_kind, kind]
+            if n_stages == 2:
+                logits = t.logits_s[next_kind, kind]
+                back = 2.0 * np.where(end == self.n - 1, logits, back)
+            behind = back
+        slowest = np.maximum(level.slowest_s[row], np.where(is_last, 0.0, level.first_s[row] + behind))
+        first = stage_s + ahead
+        total = level.total_s[row] + behind + first
+        sync = np.maximum(level.sync_s[row], t.sync_s[kind][start, end])
+        update = np.maximum(level.update_s[row], t.update_s[kind])
+        mixed = np.where(is_mixed, kind, level.mixed[row])
+        units = units[row]
+        left = np.maximum(0, self.sizes - units * d) @ t.rates / d
+        rest = t.work[start]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            still = np.where(rest > 0, rest / left, 0.0)
+        low = np.maximum(np.maximum(slowest, first), still)
+        whole = np.maximum(low, t.work[-1] * d / float(self.sizes @ t.rates))
+        time_s = (m - 1) * whole + total + t.least_s[start] + sync + update
+        price = (units * d) @ self.prices + np.array(self.mixed_price)[mixed] * (mixed >= 0)
+        cost = time_s * price + m * d * t.work_cost[start]
+        asked = self.best.asked
+        bound = time_s if asked.objective == "time" else cost
+        keep = (bound < self.best.limit) & (time_s <= asked.most_s) & (cost <= asked.most_cost)
+        keep &= np.isfinite(bound)
+        keep &= (mixed < 0) | self._mixed_fits(mixed, units)
+        at = np.flatnonzero(keep)
+        if not len(at):
+            return None
+        # A finished plan's bound is its own time: its rest is nothing.
+        return _Level(
+            start[at].astype(np.int64),
+            units[at],
+            np.full(len(at), kind, dtype=np.int64),
+            first[at],
+            slowest[at],
+            total[at],
+            sync[at],
+            update[at],
+            mixed[at],
+            row[at].astype(np.int64),
+            bound[at],
+        )
+
+    def _mixed_fits(self, mixed: Ints, units: Ints) -> NDArray[np.bool_]:
+        """Tell whether the pools hold the mixed stage beside whole ones."""
+        d, p = self.tables.n_replicas, self.tables.problem
+        left = self.sizes - units * d
+        result = np.zeros(len(mixed), dtype=np.bool_)
+        for kind in np.unique(mixed[mixed >= 0]).tolist():
+            (a, s), (b, r) = p.kinds[kind].ends
+            most, others = left[:, a] // s, left[:, b] // r
+            result |= (mixed == kind) & (most + others >= d) & (most >= 1) & (others >= 1)
+        return result
+
+    def _finish(self, level: _Level, levels: list[_Level]) -> None:
+        """Keep the plans that hold every layer."""
+        t, asked = self.tables, self.best.asked
+        rows = np.flatnonzero(level.start == 0)
+        if not len(rows):
+            return
+        slowest = np.maximum(level.slowest_s[rows], level.first_s[rows])
+        time_s = (t.n_micro - 1) * slowest + level.total_s[rows]
+        time_s = time_s + level.sync_s[rows] + level.update_s[rows]
+        price = (level.units[rows] * t.n_replicas) @ self.prices
+        price = price + np.array(self.mixed_price)[level.mixed[rows]] * (level.mixed[rows] >= 0)
+        cost = time_s * price
+        value = time_s if asked.objective == "time" else cost
+        good = (time_s <= asked.most_s) & (cost <= asked.most_cost) & (value <= self.best.limit)
+        for i in np.flatnonzero(good).tolist():
+            if value[i] > self.best.limit:
+                continue
+            chain = [(int(level.kind[rows[i]]), 0)]
+            at, parent = len(levels) - 1, int(level.parent[rows[i]])
+            while at > 0:
+                chain.append((int(levels[at].kind[parent]), int(levels[at].start[parent])))
+                at, parent = at - 1, int(levels[at].parent[parent])
+            self.best.value = min(self.best.value, float(value[i]))
+            item = (t.problem, t.n_replicas, tuple(chain))
+            self.best.finished.append((float(value[i]), len(self.best.finished), item))
+
+    def _undominated(self, level: _Level) -> _Level:
+        """Drop plans that another with the same first stage beats or equals in every figure."""
+        n = len(level)
+        if n < 2:
+            return level
+        order = np.argsort(level.bound, kind="stable")
+        level = level.take(order)
+        floor = self.tables.work[-1] * self.tables.n_replicas
+        floor = floor / float(self.sizes @ self.tables.rates)
+        figures = np.column_stack(
+            [
+                level.units,
+                level.first_s,
+                np.maximum(level.slowest_s, floor),
+                level.total_s,
+                level.sync_s,
+                level.update_s,
+            ]
+        )
+        n_kinds = len(self.tables.problem.kinds)
+        place = (level.start * n_kinds + level.kind) * (n_kinds + 1) + level.mixed + 1
+        by_place = np.argsort(place, kind="stable")
+        cuts = np.flatnonzero(np.diff(place[by_place])) + 1
+        kept = np.ones(n, dtype=np.bool_)
+        for group in np.split(by_place, cuts):
+            if len(group) < 2:
+                continue
+            own = figures[group]
+            alive = np.ones(len(group), dtype=np.bool_)
+            for i in range(min(len(group), COMPARED)):
+                if alive[i]:
+                    beaten = (own[i] <= own[i + 1 :]).all(axis=1)
+                    alive[i + 1 :] &= ~beaten
+            kept[group] = alive
+        return level.take(np.flatnonzero(kept))
+
+
+def _counts(profile: Profile, mbs: int, most: int) -> Iterator[tuple[int, int]]:
+    """Yield the least replicas for each number of micro-batches, and that number."""
+    known = set()
+    for d in range(1, most + 1):
+        m = micro_batches(profile.global_batch, mbs, d)
+        if m not in known:
+            known.add(m)
+            yield d, m
+
+
+def search(data: Data, profile: Profile, pools: tuple[Pool, ...], asked: Asked) -> Answer:
+    """Return the best plan for a model on some devices."""
+    several = any(len(x.zones) > 1 for x in pools)
+    best = _Best(asked, SLACK if several else 0.0)
+    walks = []
+    for mbs in sorted({b for x in pools for b in profile.micro_batches(x.part)}):
+        problem = Problem(data, profile, pools, mbs)
+        if not problem.kinds:
+            continue
+        for d, m in _counts(profile, mbs, sum(x.n_devices for x in pools)):
+            walk = _Walk(_Tables(problem, d, m), best)
+            walks.append((walk.least(), len(walks), walk))
+    walks.sort(key=lambda x: x[:2])
+    n_partial = 0
+    for least, _, walk in walks[:FIRST]:
+        if least < best.limit:
+            walk.run(BEAM)
+    for least, _, walk in walks:
+        if least >= best.limit:
+            break
+        walk.is_complete = True
+        walk.run(MOST_LABELS)
+        n_partial += walk.n_partial
+    is_complete = all(x.is_complete for least, _, x in walks if least < best.limit)
+    plan, found = _realized(best, data, profile, asked)
+    return Answer(plan, found, best.value, n_partial, is_complete)
+
+
+def _realized(
+    best: _Best, data: Data, profile: Profile, asked: Asked
+) -> tuple[Plan | None, Score | None]:
+    """Return the best of the finished plans when their stages lie in zones."""
+    chosen: tuple[Plan | None, Score | None] = None, None
+    least = math.inf
+    for value, _, item in sorted(best.finished, key=lambda x: x[:2]):
+        if value > min(least, best.limit):
+            break
+        for plan in placed(*item):
+            found = score(plan, profile, data)
+            if not found.fits or found.step_s > asked.most_s or found.cost > asked.most_cost:
+                continue
+            own = found.step_s if asked.objective == "time" else found.cost
+            if own < least:
+                least, chosen = own, (plan, found)
+    return chosen
