@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from tools.sailor.place import placed
 from tools.sailor.problem import Asked, Kind, Pool, Problem
 from tools.sailor.profiles import BYTES_PER_VALUE, Data, Profile
+from tools.sailor.rest import Ends, Rest, least_slowest_s
 from tools.sailor.step import Plan, Score, micro_batches, score
 
 Floats = NDArray[np.float64]
@@ -30,8 +31,10 @@ BEAM = 48
 """Partial plans a level in the first pass, which finds a plan to prune by."""
 FIRST = 12
 """Micro-batches and replica counts in the first pass."""
-MOST_LABELS = 60_000
-"""Partial plans a level in the second pass; beyond that nothing is proven."""
+WIDTH = 400
+"""Partial plans a level in the second pass."""
+RENEWED = 300
+"""Partial plans from which the bound of the rest is made anew for the stages behind it."""
 COMPARED = 64
 """Partial plans of one place that others are compared with."""
 SLACK = 2e-3
@@ -47,8 +50,6 @@ class Answer:
     bound: float
     """No plan of the family has a smaller objective; infinite where none fits."""
     n_partial: int
-    is_complete: bool
-    """False where partial plans were dropped that might have led to a better one."""
 
     def gap_frac(self, objective: str) -> float:
         """Return (best - bound) / best."""
@@ -60,16 +61,15 @@ class Answer:
 
 @dataclass
 class _Tables:
-    """What partial plans of one micro-batch and D are made of."""
+    """What partial plans of one micro-batch are made of."""
 
     problem: Problem
-    n_replicas: int
-    n_micro: int
     message_s: Floats = field(init=False)
     """Of a layer inside the model, kind to kind."""
     logits_s: Floats = field(init=False)
-    sync_s: Floats = field(init=False)
     update_s: Floats = field(init=False)
+    """Optimizer by kind."""
+    ends: Ends = field(init=False)
     least_s: Floats = field(init=False)
     """Least time of the first 0, 1, ... layers, `(n + 1,)`."""
     work: Floats = field(init=False)
@@ -85,8 +85,8 @@ class _Tables:
         outputs = p.profile.outputs
         self.message_s = p.message_s(float(outputs[0]) * values)
         self.logits_s = p.message_s(float(outputs[-1]) * values)
-        self.sync_s = p.sync_s(self.n_replicas)
         self.update_s = p.update_s()
+        self.ends = Ends(self.message_s.min(axis=1), self.message_s.min(axis=0))
         alone = [i for i, x in enumerate(p.kinds) if not x.is_mixed]
         layers = np.array([np.diagonal(p.time_of[i], offset=1) for i in alone])
         self.least_s = np.concatenate([[0.0], np.cumsum(layers.min(axis=0))])
@@ -154,8 +154,9 @@ class _Best:
 class _Walk:
     """The search for one micro-batch and D."""
 
-    def __init__(self, tables: _Tables, best: _Best) -> None:
+    def __init__(self, tables: _Tables, n_replicas: int, n_micro: int, best: _Best) -> None:
         self.tables, self.best = tables, best
+        self.n_replicas, self.n_micro = n_replicas, n_micro
         p = tables.problem
         self.n = p.profile.n_layers
         self.sizes = np.array([x.n_devices for x in p.pools], dtype=np.int64)
@@ -165,26 +166,28 @@ class _Walk:
             if not kind.is_mixed:
                 self.unit_of[i, kind.ends[0][0]] = kind.ends[0][1]
         self.mixed_price = [self._mixed_price(x) for x in p.kinds]
-        self.n_partial, self.is_complete = 0, True
+        self.n_partial, self.dropped = 0, math.inf
 
     def _mixed_price(self, kind: Kind) -> float:
         """Return the least price a second of a mixed stage; 0 of others."""
         if not kind.is_mixed:
             return 0.0
-        return self.tables.n_replicas * min(self.prices[k] * tp for k, tp in kind.ends)
+        return self.n_replicas * min(self.prices[k] * tp for k, tp in kind.ends)
 
     def least(self) -> float:
         """Return a bound of the objective of every plan with this micro-batch and D."""
         t = self.tables
-        slowest = t.work[-1] * t.n_replicas / float(self.sizes @ t.rates)
-        time_s = (t.n_micro - 1) * max(slowest, 0.0) + t.least_s[-1] + float(t.update_s.min())
-        cost = t.n_micro * t.n_replicas * float(t.work_cost[-1])
+        slowest = t.work[-1] * self.n_replicas / float(self.sizes @ t.rates)
+        slowest = max(slowest, least_slowest_s(t.problem, self.n_replicas, t.ends))
+        time_s = (self.n_micro - 1) * max(slowest, 0.0) + t.least_s[-1] + float(t.update_s.min())
+        cost = self.n_micro * self.n_replicas * float(t.work_cost[-1])
         if time_s > self.best.asked.most_s or cost > self.best.asked.most_cost:
             return math.inf
         return time_s if self.best.asked.objective == "time" else cost
 
     def run(self, most_labels: int) -> None:
-        """Walk level by level."""
+        """Walk level by level, with the best so many partial plans of each."""
+        self.sync_s = self.tables.problem.sync_s(self.n_replicas)
         empty = np.zeros(1)
         none = np.zeros(1, dtype=np.int64)
         level = _Level(
@@ -202,6 +205,9 @@ class _Walk:
         )
         levels = [level]
         for n_stages in range(1, self.n + 1):
+            if n_stages == 1 or len(levels[-1]) > RENEWED:
+                p = self.tables.problem
+                self.rest = Rest(p, self.n_replicas, self.tables.ends, n_stages + 1)
             parts = [
                 x
                 for i in range(len(self.tables.problem.kinds))
@@ -215,8 +221,9 @@ class _Walk:
             open_ = np.flatnonzero((whole.start > 0) & (whole.bound < self.best.limit))
             level = self._undominated(whole.take(open_))
             if len(level) > most_labels:
-                self.is_complete = False
-                level = level.take(np.argsort(level.bound, kind="stable")[:most_labels])
+                order = np.argsort(level.bound, kind="stable")
+                self.dropped = min(self.dropped, float(level.bound[order[most_labels]]))
+                level = level.take(order[:most_labels])
             self.n_partial += len(level)
             levels.append(level)
             if not len(level):
@@ -225,7 +232,7 @@ class _Walk:
     def _before(self, level: _Level, kind: int, n_stages: int) -> _Level | None:
         """Return the plans that a stage of a kind makes of others in front of them."""
         t, p = self.tables, self.tables.problem
-        d, m = t.n_replicas, t.n_micro
+        d, m = self.n_replicas, self.n_micro
         is_mixed = p.kinds[kind].is_mixed
         if is_mixed and d == 1:
             return None
@@ -263,17 +270,15 @@ class _Walk:
         slowest = np.maximum(level.slowest_s[row], np.where(is_last, 0.0, level.first_s[row] + behind))
         first = stage_s + ahead
         total = level.total_s[row] + behind + first
-        sync = np.maximum(level.sync_s[row], t.sync_s[kind][start, end])
+        sync = np.maximum(level.sync_s[row], self.sync_s[kind][start, end])
         update = np.maximum(level.update_s[row], t.update_s[kind])
         mixed = np.where(is_mixed, kind, level.mixed[row])
         units = units[row]
-        left = np.maximum(0, self.sizes - units * d) @ t.rates / d
-        rest = t.work[start]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            still = np.where(rest > 0, rest / left, 0.0)
-        low = np.maximum(np.maximum(slowest, first), still)
-        whole = np.maximum(low, t.work[-1] * d / float(self.sizes @ t.rates))
-        time_s = (m - 1) * whole + total + t.least_s[start] + sync + update
+        still = self.rest.slowest_s(start, units, mixed)
+        least_back = t.message_s.min(axis=0)[kind] * (2.0 if is_last else 1.0)
+        low = np.maximum(np.maximum(slowest, first + np.where(start > 0, least_back, 0.0)), still)
+        low = np.maximum(low, t.work[-1] * d / float(self.sizes @ t.rates))
+        time_s = (m - 1) * np.minimum(low, 1e9) + total + t.least_s[start] + sync + update
         price = (units * d) @ self.prices + np.array(self.mixed_price)[mixed] * (mixed >= 0)
         cost = time_s * price + m * d * t.work_cost[start]
         asked = self.best.asked
@@ -301,7 +306,7 @@ class _Walk:
 
     def _mixed_fits(self, mixed: Ints, units: Ints) -> NDArray[np.bool_]:
         """Tell whether the pools hold the mixed stage beside whole ones."""
-        d, p = self.tables.n_replicas, self.tables.problem
+        d, p = self.n_replicas, self.tables.problem
         left = self.sizes - units * d
         result = np.zeros(len(mixed), dtype=np.bool_)
         for kind in np.unique(mixed[mixed >= 0]).tolist():
@@ -317,9 +322,9 @@ class _Walk:
         if not len(rows):
             return
         slowest = np.maximum(level.slowest_s[rows], level.first_s[rows])
-        time_s = (t.n_micro - 1) * slowest + level.total_s[rows]
+        time_s = (self.n_micro - 1) * slowest + level.total_s[rows]
         time_s = time_s + level.sync_s[rows] + level.update_s[rows]
-        price = (level.units[rows] * t.n_replicas) @ self.prices
+        price = (level.units[rows] * self.n_replicas) @ self.prices
         price = price + np.array(self.mixed_price)[level.mixed[rows]] * (level.mixed[rows] >= 0)
         cost = time_s * price
         value = time_s if asked.objective == "time" else cost
@@ -333,7 +338,7 @@ class _Walk:
                 chain.append((int(levels[at].kind[parent]), int(levels[at].start[parent])))
                 at, parent = at - 1, int(levels[at].parent[parent])
             self.best.value = min(self.best.value, float(value[i]))
-            item = (t.problem, t.n_replicas, tuple(chain))
+            item = (t.problem, self.n_replicas, tuple(chain))
             self.best.finished.append((float(value[i]), len(self.best.finished), item))
 
     def _undominated(self, level: _Level) -> _Level:
@@ -343,7 +348,7 @@ class _Walk:
             return level
         order = np.argsort(level.bound, kind="stable")
         level = level.take(order)
-        floor = self.tables.work[-1] * self.tables.n_replicas
+        floor = self.tables.work[-1] * self.n_replicas
         floor = floor / float(self.sizes @ self.tables.rates)
         figures = np.column_stack(
             [
@@ -383,8 +388,13 @@ def _counts(profile: Profile, mbs: int, most: int) -> Iterator[tuple[int, int]]:
             yield d, m
 
 
-def search(data: Data, profile: Profile, pools: tuple[Pool, ...], asked: Asked) -> Answer:
-    """Return the best plan for a model on some devices."""
+def search(
+    data: Data, profile: Profile, pools: tuple[Pool, ...], asked: Asked, width: int = WIDTH
+) -> Answer:
+    """Return the best plan for a model on some devices.
+
+    `width` partial plans a level are kept; the bound counts those that are dropped.
+    """
     several = any(len(x.zones) > 1 for x in pools)
     best = _Best(asked, SLACK if several else 0.0)
     walks = []
@@ -392,23 +402,23 @@ def search(data: Data, profile: Profile, pools: tuple[Pool, ...], asked: Asked) 
         problem = Problem(data, profile, pools, mbs)
         if not problem.kinds:
             continue
+        tables = _Tables(problem)
         for d, m in _counts(profile, mbs, sum(x.n_devices for x in pools)):
-            walk = _Walk(_Tables(problem, d, m), best)
+            walk = _Walk(tables, d, m, best)
             walks.append((walk.least(), len(walks), walk))
     walks.sort(key=lambda x: x[:2])
-    n_partial = 0
     for least, _, walk in walks[:FIRST]:
         if least < best.limit:
             walk.run(BEAM)
+    n_partial, dropped = 0, math.inf
     for least, _, walk in walks:
         if least >= best.limit:
             break
-        walk.is_complete = True
-        walk.run(MOST_LABELS)
-        n_partial += walk.n_partial
-    is_complete = all(x.is_complete for least, _, x in walks if least < best.limit)
+        walk.dropped = math.inf
+        walk.run(width)
+        n_partial, dropped = n_partial + walk.n_partial, min(dropped, walk.dropped)
     plan, found = _realized(best, data, profile, asked)
-    return Answer(plan, found, best.value, n_partial, is_complete)
+    return Answer(plan, found, min(best.value, dropped), n_partial)
 
 
 def _realized(
