@@ -1,16 +1,19 @@
 """Which zones the replicas of each stage lie in."""
 
 from collections.abc import Iterator
+from itertools import islice, permutations, product
 
 from tools.sailor.problem import Problem
 from tools.sailor.step import Plan, Replica, Stage
 
+MOST_ORDERS = 120
+"""Orders of the zones that are tried."""
 Chain = tuple[tuple[int, int], ...]
 """Kind and first layer of each stage, in model order."""
 
 
 def placed(problem: Problem, n_replicas: int, chain: Chain) -> Iterator[Plan]:
-    """Yield the plan with its stages in zones, in a few orders.
+    """Yield the plan with its stages in zones, in several orders.
 
     Zones are filled one after another. Wide stages go first, so that no zone keeps devices that
     are too few for a replica; or stages in model order, so that neighbours lie together.
@@ -22,19 +25,21 @@ def placed(problem: Problem, n_replicas: int, chain: Chain) -> Iterator[Plan]:
         sorted(indices, key=lambda i: (mixed_last[i], i)),
         sorted(indices, key=lambda i: (mixed_last[i], -widths[i], i)),
     )
+    zones = sorted({x for pool in problem.pools for x, _ in pool.zones})
+    ranks = islice(permutations(zones), MOST_ORDERS)
     known = set()
-    for order in orders:
-        for flipped in (False, True):
-            plan = _filled(problem, n_replicas, chain, order, flipped)
-            if plan is not None and plan not in known:
-                known.add(plan)
-                yield plan
+    for rank, order, flipped in product(ranks, orders, (False, True)):
+        plan = _filled(problem, n_replicas, chain, order, (flipped, rank))
+        if plan is not None and plan not in known:
+            known.add(plan)
+            yield plan
 
 
 def _filled(
-    problem: Problem, n_replicas: int, chain: Chain, order: list[int], flipped: bool
+    problem: Problem, n_replicas: int, chain: Chain, order: list[int], along: tuple[bool, tuple[str, ...]]
 ) -> Plan | None:
-    left = [dict(x.zones) for x in problem.pools]
+    flipped, rank = along
+    left = [dict(sorted(x.zones, key=lambda one: rank.index(one[0]))) for x in problem.pools]
     stages: dict[int, tuple[Replica, ...]] = {}
 
     def take(pool: int, tp: int, n: int) -> list[Replica]:

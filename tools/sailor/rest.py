@@ -90,6 +90,11 @@ class Rest:
                 one = np.maximum(self.whole[:end], least_mixed[:end, end][:, None, None])
                 self.mixed[end] = np.minimum(self.mixed[end], one.min(axis=0))
         self.borders = {i: self._border(i) for i in mixed}
+        most_of: dict[int, int] = {}
+        for border in self.borders.values():
+            for x, y in border:
+                most_of[x] = max(most_of.get(x, -1), y)
+        self.outermost = list(most_of.items())
 
     def _border(self, kind: int) -> list[tuple[int, int]]:
         """Return the most whole units that leave room for a mixed stage of a kind."""
@@ -115,11 +120,7 @@ class Rest:
         free = mixed < 0
         left = np.array(self.units) - two
         result[free] = self.whole[start[free], left[free, 0], left[free, 1]]
-        union = sorted({x for border in self.borders.values() for x in border})
-        best: dict[int, int] = {}
-        for x, y in union:
-            best[x] = max(best.get(x, -1), y)
-        self._lower(result, self.mixed, start, two, free, list(best.items()))
+        self._lower(result, self.mixed, start, two, free, self.outermost)
         for kind, border in self.borders.items():
             self._lower(result, self.whole, start, two, mixed == kind, border)
         return result
@@ -135,6 +136,8 @@ class Rest:
     ) -> None:
         """Lower the bound of some plans to what totals of units on a border allow."""
         rows = np.flatnonzero(which)
+        if not len(rows):
+            return
         for x, y in border:
             own = rows[(units[rows, 0] <= x) & (units[rows, 1] <= y)]
             if len(own):

@@ -165,7 +165,10 @@ class _Walk:
         for i, kind in enumerate(p.kinds):
             if not kind.is_mixed:
                 self.unit_of[i, kind.ends[0][0]] = kind.ends[0][1]
-        self.mixed_price = [self._mixed_price(x) for x in p.kinds]
+        self.mixed_price = np.array([self._mixed_price(x) for x in p.kinds])
+        self.fluid_s = tables.work[-1] * n_replicas / float(self.sizes @ tables.rates)
+        self.rests: dict[int, Rest] = {}
+        """By the stages that partial plans have."""
         self.n_partial, self.dropped = 0, math.inf
 
     def _mixed_price(self, kind: Kind) -> float:
@@ -177,9 +180,8 @@ class _Walk:
     def least(self) -> float:
         """Return a bound of the objective of every plan with this micro-batch and D."""
         t = self.tables
-        slowest = t.work[-1] * self.n_replicas / float(self.sizes @ t.rates)
-        slowest = max(slowest, least_slowest_s(t.problem, self.n_replicas, t.ends))
-        time_s = (self.n_micro - 1) * max(slowest, 0.0) + t.least_s[-1] + float(t.update_s.min())
+        slowest = max(self.fluid_s, least_slowest_s(t.problem, self.n_replicas, t.ends))
+        time_s = (self.n_micro - 1) * slowest + t.least_s[-1] + float(t.update_s.min())
         cost = self.n_micro * self.n_replicas * float(t.work_cost[-1])
         if time_s > self.best.asked.most_s or cost > self.best.asked.most_cost:
             return math.inf
@@ -205,9 +207,12 @@ class _Walk:
         )
         levels = [level]
         for n_stages in range(1, self.n + 1):
-            if n_stages == 1 or len(levels[-1]) > RENEWED:
-                p = self.tables.problem
-                self.rest = Rest(p, self.n_replicas, self.tables.ends, n_stages + 1)
+            if n_stages not in self.rests:
+                if n_stages == 1 or len(levels[-1]) > RENEWED:
+                    p = self.tables.problem
+                    one = Rest(p, self.n_replicas, self.tables.ends, n_stages + 1)
+                    self.rests[n_stages] = one
+            self.rest = self.rests[max(x for x in self.rests if x <= n_stages)]
             parts = [
                 x
                 for i in range(len(self.tables.problem.kinds))
@@ -270,26 +275,37 @@ class _Walk:
         slowest = np.maximum(level.slowest_s[row], np.where(is_last, 0.0, level.first_s[row] + behind))
         first = stage_s + ahead
         total = level.total_s[row] + behind + first
+        least_back = t.message_s.min(axis=0)[kind] * (2.0 if is_last else 1.0)
+        low = np.maximum(slowest, first + np.where(start > 0, least_back, 0.0))
+        low = np.maximum(low, self.fluid_s)
         sync = np.maximum(level.sync_s[row], self.sync_s[kind][start, end])
         update = np.maximum(level.update_s[row], t.update_s[kind])
         mixed = np.where(is_mixed, kind, level.mixed[row])
         units = units[row]
-        still = self.rest.slowest_s(start, units, mixed)
-        least_back = t.message_s.min(axis=0)[kind] * (2.0 if is_last else 1.0)
-        low = np.maximum(np.maximum(slowest, first + np.where(start > 0, least_back, 0.0)), still)
-        low = np.maximum(low, t.work[-1] * d / float(self.sizes @ t.rates))
-        time_s = (m - 1) * np.minimum(low, 1e9) + total + t.least_s[start] + sync + update
-        price = (units * d) @ self.prices + np.array(self.mixed_price)[mixed] * (mixed >= 0)
-        cost = time_s * price + m * d * t.work_cost[start]
-        asked = self.best.asked
-        bound = time_s if asked.objective == "time" else cost
-        keep = (bound < self.best.limit) & (time_s <= asked.most_s) & (cost <= asked.most_cost)
-        keep &= np.isfinite(bound)
-        keep &= (mixed < 0) | self._mixed_fits(mixed, units)
-        at = np.flatnonzero(keep)
+        later = total + t.least_s[start] + sync + update
+        price = (units * d) @ self.prices + self.mixed_price[mixed] * (mixed >= 0)
+        least_cost = m * d * t.work_cost[start]
+
+        def promising(low: Floats, which: Ints) -> tuple[Floats, Ints]:
+            """Return the bounds of plans, and which of them may beat the best."""
+            time_s = (m - 1) * low + later[which]
+            cost = time_s * price[which] + least_cost[which]
+            asked = self.best.asked
+            bound = time_s if asked.objective == "time" else cost
+            keep = (bound < self.best.limit) & (time_s <= asked.most_s) & (cost <= asked.most_cost)
+            at = np.flatnonzero(keep)
+            return bound[at], which[at]
+
+        _, at = promising(low, np.arange(len(row)))
+        at = at[(mixed[at] < 0) | self._mixed_fits(mixed[at], units[at])]
         if not len(at):
             return None
-        # A finished plan's bound is its own time: its rest is nothing.
+        still = self.rest.slowest_s(start[at], units[at], mixed[at])
+        finite = np.isfinite(still)
+        at, still = at[finite], still[finite]
+        bound, at = promising(np.maximum(low[at], still), at)
+        if not len(at):
+            return None
         return _Level(
             start[at].astype(np.int64),
             units[at],
@@ -301,7 +317,7 @@ class _Walk:
             update[at],
             mixed[at],
             row[at].astype(np.int64),
-            bound[at],
+            bound,
         )
 
     def _mixed_fits(self, mixed: Ints, units: Ints) -> NDArray[np.bool_]:
@@ -325,7 +341,7 @@ class _Walk:
         time_s = (self.n_micro - 1) * slowest + level.total_s[rows]
         time_s = time_s + level.sync_s[rows] + level.update_s[rows]
         price = (level.units[rows] * self.n_replicas) @ self.prices
-        price = price + np.array(self.mixed_price)[level.mixed[rows]] * (level.mixed[rows] >= 0)
+        price = price + self.mixed_price[level.mixed[rows]] * (level.mixed[rows] >= 0)
         cost = time_s * price
         value = time_s if asked.objective == "time" else cost
         good = (time_s <= asked.most_s) & (cost <= asked.most_cost) & (value <= self.best.limit)
@@ -348,13 +364,11 @@ class _Walk:
             return level
         order = np.argsort(level.bound, kind="stable")
         level = level.take(order)
-        floor = self.tables.work[-1] * self.n_replicas
-        floor = floor / float(self.sizes @ self.tables.rates)
         figures = np.column_stack(
             [
                 level.units,
                 level.first_s,
-                np.maximum(level.slowest_s, floor),
+                np.maximum(level.slowest_s, self.fluid_s),
                 level.total_s,
                 level.sync_s,
                 level.update_s,
