@@ -167,6 +167,7 @@ class _Walk:
                 self.unit_of[i, kind.ends[0][0]] = kind.ends[0][1]
         self.mixed_price = np.array([self._mixed_price(x) for x in p.kinds])
         self.fluid_s = tables.work[-1] * n_replicas / float(self.sizes @ tables.rates)
+        self.n_stages = 1
         self.rests: dict[int, Rest] = {}
         """By the stages that partial plans have."""
         self.n_partial, self.dropped = 0, math.inf
@@ -207,12 +208,7 @@ class _Walk:
         )
         levels = [level]
         for n_stages in range(1, self.n + 1):
-            if n_stages not in self.rests:
-                if n_stages == 1 or len(levels[-1]) > RENEWED:
-                    p = self.tables.problem
-                    one = Rest(p, self.n_replicas, self.tables.ends, n_stages + 1)
-                    self.rests[n_stages] = one
-            self.rest = self.rests[max(x for x in self.rests if x <= n_stages)]
+            self.n_stages = n_stages
             parts = [
                 x
                 for i in range(len(self.tables.problem.kinds))
@@ -300,7 +296,7 @@ class _Walk:
         at = at[(mixed[at] < 0) | self._mixed_fits(mixed[at], units[at])]
         if not len(at):
             return None
-        still = self.rest.slowest_s(start[at], units[at], mixed[at])
+        still = self._rest(len(level)).slowest_s(start[at], units[at], mixed[at])
         finite = np.isfinite(still)
         at, still = at[finite], still[finite]
         bound, at = promising(np.maximum(low[at], still), at)
@@ -319,6 +315,15 @@ class _Walk:
             row[at].astype(np.int64),
             bound,
         )
+
+    def _rest(self, n_partial: int) -> Rest:
+        """Return the bound of what is lacking, made anew where many plans depend on it."""
+        near = [x for x in self.rests if x <= self.n_stages]
+        if not near or (max(near) < self.n_stages and n_partial > RENEWED):
+            p, held = self.tables.problem, self.n_stages + 1
+            self.rests[self.n_stages] = Rest(p, self.n_replicas, self.tables.ends, held)
+            near.append(self.n_stages)
+        return self.rests[max(near)]
 
     def _mixed_fits(self, mixed: Ints, units: Ints) -> NDArray[np.bool_]:
         """Tell whether the pools hold the mixed stage beside whole ones."""
