@@ -31,7 +31,7 @@ BEAM = 48
 """Partial plans a level in the first pass, which finds a plan to prune by."""
 FIRST = 12
 """Micro-batches and replica counts in the first pass."""
-WIDTH = 400
+WIDTH = 150
 """Partial plans a level in the second pass."""
 RENEWED = 300
 """Partial plans from which the bound of the rest is made anew for the stages behind it."""
