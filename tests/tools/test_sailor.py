@@ -1,6 +1,7 @@
-"""The comparison with Sailor: our plans come again from the kept profiles, and its formulas hold."""
+"""The comparison with Sailor: our plans come again from kept profiles, and its formulas hold."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -60,8 +61,6 @@ def test_plans_of_the_table_are_found_again(key: str, data: Data) -> None:
 
 
 def test_page_is_that_of_the_table() -> None:
-    from pathlib import Path
-
     root = Path(__file__).resolve().parents[2]
     assert (root / "docs" / "sailor.md").read_text() == page(kept())
 
@@ -79,9 +78,9 @@ def test_without_a_checkout_says_what_to_set(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def _small(seed: int) -> tuple[Data, Profile, dict[tuple[str, str], int]]:
-    """Return a small random problem: two parts, five layers, tensor parallelism 1 and 2."""
+    """Return a small random problem: two parts, four layers, tensor parallelism 1 and 2."""
     rng = np.random.default_rng(seed)
-    n, parts, ways, updates = 5, ("a", "b"), {}, {}
+    n, parts, ways, updates = 4, ("a", "b"), {}, {}
     for part in parts:
         base = rng.uniform(0.01, 0.05, n)
         for tp in (1, 2):
@@ -108,7 +107,11 @@ def _small(seed: int) -> tuple[Data, Profile, dict[tuple[str, str], int]]:
     }
     memory = {p: float(rng.uniform(4e9, 12e9)) for p in parts}
     both = Data({}, Links(fits, {("z", "z"): 0.0}), Parts(memory, {"a": 2.0, "b": 1.0}))
-    return both, profile, {("a", "z"): int(rng.integers(2, 5)), ("b", "z"): int(rng.integers(1, 5))}
+    return (
+        both,
+        profile,
+        {("a", "z"): int(rng.integers(2, 5)), ("b", "z"): int(rng.integers(1, 5))},
+    )
 
 
 def _every_plan(profile: Profile, devices: dict[tuple[str, str], int]):
@@ -127,7 +130,9 @@ def _every_plan(profile: Profile, devices: dict[tuple[str, str], int]):
                         use = {"a": first * s, "b": (d - first) * r}
                         if any(use[p] > left[p] for p in use):
                             continue
-                        own = (Replica("a", "z", s),) * first + (Replica("b", "z", r),) * (d - first)
+                        own = (Replica("a", "z", s),) * first + (Replica("b", "z", r),) * (
+                            d - first
+                        )
                         rest = {p: left[p] - use[p] for p in left}
                         for more in stages(end, rest, d):
                             yield (Stage(start, end, own), *more)
@@ -142,7 +147,7 @@ def _every_plan(profile: Profile, devices: dict[tuple[str, str], int]):
                     yield Plan(mbs, found)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(5))
 def test_search_is_as_good_as_every_plan(seed: int) -> None:
     data, profile, devices = _small(seed)
     best = min(

@@ -18,7 +18,7 @@ LIMIT_S = 600.0
 BASELINES = ("Varuna", "Piper", "AMP", "Galvatron", "DTFM", "FlashFlex", "Metis", "Atlas")
 """Planners that Sailor ships beside its own."""
 NOT_RUN = {
-    "Aceso": "its operator profiles (profiles_tmp_aceso.json, llm_info_aceso.json) are not in the copy",
+    "Aceso": "its profiles (profiles_tmp_aceso.json, llm_info_aceso.json) are not in our copy",
     "Oobleck": "its code is not in the repository",
 }
 """Those that cannot be run from it, with the reason."""
@@ -43,7 +43,9 @@ class Checkout:
             raise CannotRun("set SAILOR_SRC to a checkout of github.com/eth-easl/sailor")
         path = Path(folder)
         if not (path / "sailor" / "Planner" / "simulations" / "profiles_tmp.json").is_file():
-            raise CannotRun(f"SAILOR_SRC={folder} holds no sailor/Planner/simulations/profiles_tmp.json")
+            raise CannotRun(
+                f"SAILOR_SRC={folder} holds no sailor/Planner/simulations/profiles_tmp.json"
+            )
         return cls(path, os.environ.get("SAILOR_PYTHON", "python3"))
 
     @property
@@ -161,7 +163,10 @@ class Checkout:
             self.python,
             str(simulations / "simulator.py"),
             *("--sailor_path", root, "--trace_file", str(trace)),
-            *("--basic_cluster_config_json", str(simulations / "configs/basic_cluster_config.json")),
+            *(
+                "--basic_cluster_config_json",
+                str(simulations / "configs/basic_cluster_config.json"),
+            ),
             *("--training_config_json", str(simulations / "configs" / scenario.config)),
             *("--simulator_profile_file", measured, "--result_dir_path", str(folder)),
             *("--planner", planner, "--objective", objective),

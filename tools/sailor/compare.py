@@ -10,8 +10,8 @@ from tools.sailor.checkout import BASELINES, NOT_RUN, Checkout
 from tools.sailor.profiles import Data, data_from, extract
 from tools.sailor.scenarios import CONFIGS, PARTS, PRICES_PER_H, SCENARIOS, Scenario
 from tools.sailor.search import search
-from tools.sailor.step import Replica, Stage, score
 from tools.sailor.step import Plan as SailorPlan
+from tools.sailor.step import Replica, Stage, score
 
 COMMIT = "cf2c8e3"
 """Of github.com/eth-easl/sailor."""

@@ -1,7 +1,7 @@
 """Asks the simulator of a checkout of Sailor about plans: run by its Python, not by ours.
 
-Reads `{root, config, plans: [{plan, batch, price_zone}]}` on its input, with `root` the folder that
-holds the checkout as `sailor`; writes one JSON line `[{step_s, cost, fits, error}]` after a mark.
+Reads `{root, config, plans: [{plan, batch}]}` on its input, with `root` the folder that holds the
+checkout as `sailor`; writes one JSON line `[{step_s, cost, fits} or {error}]` after a mark.
 """
 
 import contextlib

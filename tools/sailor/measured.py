@@ -1,12 +1,12 @@
 """Plans that Sailor's authors measured, predicted by its simulator and by our schedule.
 
-Both read the same profiles. Ours is the closed form of 1F1B with messages that are waited for, as
-DeepSpeed's pipeline sends them (`runtime/pipe/p2p.py`: blocking, on the compute's stream):
+Both read the same profiles. Ours is the closed form of 1F1B with messages that are waited for,
+as DeepSpeed's pipeline sends them (`runtime/pipe/p2p.py`: blocking):
 
     T = (m - 1) max_i ( t_i + 2 h_(i-1) + 2 h_i ) + sum t + 2 sum h + sync + update
 
-t_i forward and backward of a stage, h_i one message over the boundary behind it, which both its ends
-wait for with activations and with their gradients; sync the longest all-reduce of gradients.
+t_i forward and backward of a stage, h_i one message over the boundary behind it, which both its
+ends wait for with activations and with their gradients; sync the longest all-reduce of gradients.
 """
 
 import json

@@ -7,30 +7,40 @@ from tools.sailor.measured import DOUBTFUL, errors
 
 INTRO = """# Beside Sailor
 
-[Sailor](https://github.com/eth-easl/sailor) (SOSP 25) plans training over unlike GPUs and several zones.
-Its repository ships profiles, a simulator, a planner and the planners of others. This page plans its scenarios with
-an exact search over its own family of plans and scores every plan by **its** simulator, run as it is from commit
-`{commit}`. `scripts/compare_sailor` makes the table; `tools/sailor/kept.json` holds it, and a test finds our
-plans again from `tools/sailor/profiles.json` without the checkout.
+[Sailor](https://github.com/eth-easl/sailor) (SOSP 25) plans training over unlike GPUs and several
+zones. Its repository ships profiles, a simulator, a planner and the planners of others. This page
+plans its scenarios with an exact search over its own family of plans and scores every plan by
+**its** simulator, run as it is from commit `{commit}`. `scripts/compare_sailor` makes the table;
+`tools/sailor/kept.json` holds it, and a test finds our plans again from
+`tools/sailor/profiles.json` without the checkout.
 
-- The family: replicas of the model in equal number at every stage, one micro-batch, any split of the layers, any
-  tensor parallelism on each stage, stages on either part or over both. Sailor looks at one split for each
-  number of stages and at one tensor parallelism for each part and stage.
-- The search is that of `tools/sailor/search.py`: dynamic programming with a bound. It stands apart from
-  `planner solve`: the product prices jobs by its own model, with shares of the batch that Sailor's simulator
-  cannot score, so it is not asked for these plans.
-- *Gap* is what the bound leaves open: no plan of the family is faster than the plan by more. The bound of a job over
-  several zones takes the fastest link of a region for all, which leaves more open than the plan does.
-- *Seconds* are those of a machine of two cores with other work on it. Of ours all is counted, in CPU seconds and
-  in seconds that passed; of Sailor's its search alone, and beside it the tables that it makes before.
+- The family: replicas of the model in equal number at every stage, one micro-batch, any split of
+  the layers, any tensor parallelism on each stage, stages on either part or over both. Sailor
+  looks at one split for each number of stages, and at one tensor parallelism for each part and
+  stage.
+- The search is that of `tools/sailor/search.py`: stages are put together from the last, with a
+  bound. It stands apart from `planner solve`: the product prices jobs by its own model, with
+  shares of the batch that Sailor's simulator cannot score, so it is not asked for these plans.
+- *Gap* is what the bound leaves open: no plan of the family is better than ours by more. The
+  bound of a job over several zones takes the fastest link of a region for all, which leaves more
+  open than there is.
+- *Seconds* are those of a machine of two cores with a lot of other work on it. Of ours all is
+  counted, in CPU seconds of one thread and in seconds that passed; of Sailor's its search, in
+  seconds that passed, and in brackets the tables that it makes before.
 """
 
 MEASURED = """
 ## Measured plans
 
-{n} plans that Sailor's authors ran, with the step that they measured. Its simulator and our schedule
-(`tools/sailor/measured.py`: 1F1B with messages that are waited for) read the same profiles; nothing is fitted.
-Written anew in `tools/sailor/step.py`, the simulator's own formulas give its predictions to rounding.
+{n} plans that Sailor's authors ran, with the step that they measured. Its simulator and our
+schedule (`tools/sailor/measured.py`: 1F1B with messages that are waited for) read the same
+profiles; nothing is fitted. Written anew in `tools/sailor/step.py`, the simulator's own formulas
+give its predictions to rounding.
+"""
+
+SLOW = """
+On the slow network of the third set (0.2 to 1 GB/s) messages take as long as layers, and waiting
+for all of them is too much: Sailor's simulator, which counts fewer on the first stage, is nearer.
 """
 
 
@@ -121,10 +131,11 @@ def _measured(document: dict[str, Any]) -> list[str]:
         _row("---", "---:", "---:"),
         *(_row(k, f"{theirs[k]:.1%}", f"{own[k]:.1%}") for k in theirs),
         "",
-        "On the slow network of the third set (0.2 to 1 GB/s) messages take as long as layers, and waiting"
-        " for all of them is too much: Sailor's simulator, which counts fewer on the first stage, is nearer.",
+        *SLOW.splitlines()[1:],
         "",
-        _row("plan", "stages", "replicas", "mbs", "batch", "measured", "Sailor's simulator", "ours"),
+        _row(
+            "plan", "stages", "replicas", "mbs", "batch", "measured", "Sailor's simulator", "ours"
+        ),
         _row("---", *["---:"] * 7),
     ]
     for x in rows:

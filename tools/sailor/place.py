@@ -36,7 +36,11 @@ def placed(problem: Problem, n_replicas: int, chain: Chain) -> Iterator[Plan]:
 
 
 def _filled(
-    problem: Problem, n_replicas: int, chain: Chain, order: list[int], along: tuple[bool, tuple[str, ...]]
+    problem: Problem,
+    n_replicas: int,
+    chain: Chain,
+    order: list[int],
+    along: tuple[bool, tuple[str, ...]],
 ) -> Plan | None:
     flipped, rank = along
     left = [dict(sorted(x.zones, key=lambda one: rank.index(one[0]))) for x in problem.pools]

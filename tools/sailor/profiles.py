@@ -1,7 +1,7 @@
 """What was measured of layers and links, and the clusters that plans are asked for.
 
-The data are Sailor's (github.com/eth-easl/sailor, MIT licence): seconds of each layer by part, tensor
-parallelism and micro-batch, and bandwidths between zones fitted by polynomials.
+The data are Sailor's (github.com/eth-easl/sailor, MIT licence): seconds of each layer by part,
+tensor parallelism and micro-batch, and bandwidths between zones fitted by polynomials.
 """
 
 import json
@@ -124,9 +124,7 @@ def data_from(document: Mapping[str, Any]) -> Data:
             outputs=_expanded(one["outputs"]),
         )
     fits = document["fits"]
-    links = {
-        ((a, b, c), (d, e, f)): tuple(fits[i]) for a, b, c, d, e, f, i in document["links"]
-    }
+    links = {((a, b, c), (d, e, f)): tuple(fits[i]) for a, b, c, d, e, f, i in document["links"]}
     egress = {(a, b): x * 1e-9 for a, b, x in document["egress_per_gb"]}
     parts = document["parts"]
     return Data(

@@ -63,8 +63,10 @@ class Rest:
             self.units.append(0)
         shape = (n + 1, self.units[0] + 1, self.units[1] + 1)
         costs = problem.time_of + ends.ahead_s[:, None, None]
-        costs = costs + np.where(np.arange(n + 1) > 0, 1.0, 0.0)[None, :, None] * (
-            ends.behind_s[:, None, None]
+        costs = (
+            costs
+            + np.where(np.arange(n + 1) > 0, 1.0, 0.0)[None, :, None]
+            * (ends.behind_s[:, None, None])
         )
         costs = np.where(problem.held_most >= held, costs, np.inf)
         mixed = [i for i, x in enumerate(problem.kinds) if x.is_mixed]
@@ -77,9 +79,13 @@ class Rest:
             for i, (pool, tp) in alone:
                 if tp > self.units[pool]:
                     continue
-                to = (slice(tp, None), slice(None)) if pool == 0 else (slice(None), slice(tp, None))
+                to = (
+                    (slice(tp, None), slice(None)) if pool == 0 else (slice(None), slice(tp, None))
+                )
                 of = (
-                    (slice(None, -tp), slice(None)) if pool == 0 else (slice(None), slice(None, -tp))
+                    (slice(None, -tp), slice(None))
+                    if pool == 0
+                    else (slice(None), slice(None, -tp))
                 )
                 cost = costs[i, :end, end][:, None, None]
                 tables = (self.whole, self.mixed) if mixed else (self.whole,)

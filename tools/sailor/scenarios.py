@@ -1,7 +1,7 @@
 """What plans are asked for: the scenarios of Sailor's artifact whose profiles are public."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tools.sailor.problem import Asked, Pool, pools_of
 
@@ -23,7 +23,7 @@ class Scenario:
     model: str
     devices: Mapping[tuple[str, str], int]
     """By part and zone."""
-    asked: Asked = Asked()
+    asked: Asked = field(default_factory=Asked)
 
     @property
     def config(self) -> str:

@@ -1,7 +1,7 @@
 """What Sailor's simulator says of a plan, written anew from its formulas.
 
-Tests hold it to the simulator's own answers, which are kept beside the plans. With stages i of p, D
-replicas each, m = ceil(batch / (mbs D)) micro-batches:
+Tests hold it to the simulator's own answers, which are kept beside the plans. With stages i of p,
+D replicas each, m = ceil(batch / (mbs D)) micro-batches:
 
     T = (m - 1) max (t_i + c_i) + sum c_i + sum t_i + update + sync
 
