@@ -9,7 +9,7 @@ from typing import Any
 from tools.sailor.checkout import BASELINES, NOT_RUN, Checkout
 from tools.sailor.profiles import Data, data_from, extract
 from tools.sailor.scenarios import CONFIGS, PARTS, PRICES_PER_H, SCENARIOS, Scenario
-from tools.sailor.search import search
+from tools.sailor.search import WIDTH, search
 from tools.sailor.step import Plan as SailorPlan
 from tools.sailor.step import Replica, Stage, score
 
@@ -62,12 +62,13 @@ def long(document: dict[str, Any]) -> SailorPlan:
     return SailorPlan(document["mbs"], tuple(stages))
 
 
-def ours(scenario: Scenario, data: Data) -> dict[str, Any]:
+def ours(scenario: Scenario, data: Data, width: int = WIDTH) -> dict[str, Any]:
     """Return our plan for a scenario, with what it took and what is proven."""
     start_s, cpu_s = time.monotonic(), time.process_time()
     profile = data.profiles[scenario.model]
-    answer = search(data, profile, scenario.pools(), scenario.asked)
+    answer = search(data, profile, scenario.pools(), scenario.asked, width)
     result = {
+        "width": width,
         "search_s": round(time.monotonic() - start_s, 2),
         "cpu_s": round(time.process_time() - cpu_s, 2),
     }

@@ -24,7 +24,7 @@ BEAM = 48
 """Partial plans a level in the first pass, which finds a plan to prune by."""
 FIRST = 12
 """Micro-batches and replica counts in the first pass."""
-WIDTH = 150
+WIDTH = 400
 """Partial plans a level in the second pass."""
 SLACK = 2e-3
 """Plans over several zones are looked at up to this above the best bound, relative."""
