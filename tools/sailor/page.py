@@ -39,7 +39,7 @@ give its predictions to rounding.
 """
 
 SLOW = """
-On the slow network of the third set (0.2 to 1 GB/s) messages take as long as layers, and waiting
+On the slow network of the third set (0.1 GB/s) messages take as long as layers, and waiting
 for all of them is too much: Sailor's simulator, which counts fewer on the first stage, is nearer.
 """
 
