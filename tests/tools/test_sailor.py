@@ -147,7 +147,9 @@ def _every_plan(profile: Profile, devices: dict[tuple[str, str], int]):
                     yield Plan(mbs, found)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize(
+    "seed", [*range(6), *(pytest.param(x, marks=pytest.mark.slow) for x in range(6, 40))]
+)
 def test_search_is_as_good_as_every_plan(seed: int) -> None:
     data, profile, devices = _small(seed)
     best = min(

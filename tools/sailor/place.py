@@ -6,13 +6,11 @@ from itertools import islice, permutations, product
 from tools.sailor.problem import Problem
 from tools.sailor.step import Plan, Replica, Stage
 
-MOST_ORDERS = 120
-"""Orders of the zones that are tried."""
 Chain = tuple[tuple[int, int], ...]
 """Kind and first layer of each stage, in model order."""
 
 
-def placed(problem: Problem, n_replicas: int, chain: Chain) -> Iterator[Plan]:
+def placed(problem: Problem, n_replicas: int, chain: Chain, most_orders: int) -> Iterator[Plan]:
     """Yield the plan with its stages in zones, in several orders.
 
     Zones are filled one after another. Wide stages go first, so that no zone keeps devices that
@@ -26,7 +24,7 @@ def placed(problem: Problem, n_replicas: int, chain: Chain) -> Iterator[Plan]:
         sorted(indices, key=lambda i: (mixed_last[i], -widths[i], i)),
     )
     zones = sorted({x for pool in problem.pools for x, _ in pool.zones})
-    ranks = islice(permutations(zones), MOST_ORDERS)
+    ranks = islice(permutations(zones), most_orders)
     known = set()
     for rank, order, flipped in product(ranks, orders, (False, True)):
         plan = _filled(problem, n_replicas, chain, order, (flipped, rank))

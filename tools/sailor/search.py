@@ -13,12 +13,13 @@ the bound passes the best plan. Pools are regions: which zones a stage lies in i
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 from tools.sailor.place import placed
 from tools.sailor.problem import Asked, Pool, Problem
 from tools.sailor.profiles import Data, Profile
 from tools.sailor.step import Plan, Score, micro_batches, score
-from tools.sailor.walk import Best, Tables, Walk
+from tools.sailor.walk import Best, Item, Tables, Walk
 
 BEAM = 48
 """Partial plans a level in the first pass, which finds a plan to prune by."""
@@ -26,8 +27,10 @@ FIRST = 12
 """Micro-batches and replica counts in the first pass."""
 WIDTH = 400
 """Partial plans a level in the second pass."""
-SLACK = 2e-3
-"""Plans over several zones are looked at up to this above the best bound, relative."""
+FEW_ORDERS, ORDERS = 4, 120
+"""Orders of zones that are tried for every plan, and for the best ones in the end."""
+AGAIN = 6
+"""Plans that are placed again in the end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,7 @@ def search(
 
     `width` partial plans a level are kept; the bound counts those that are dropped.
     """
-    several = any(len(x.zones) > 1 for x in pools)
-    best = Best(asked, SLACK if several else 0.0)
+    best = Best(asked, partial(_realized, data, profile, asked))
     walks = []
     for mbs in sorted({b for x in pools for b in profile.micro_batches(x.part)}):
         problem = Problem(data, profile, pools, mbs)
@@ -78,33 +80,31 @@ def search(
             walks.append((walk.least(), len(walks), walk))
     walks.sort(key=lambda x: x[:2])
     for least, _, walk in walks[:FIRST]:
-        if least < best.limit:
+        if least < best.value:
             walk.run(BEAM)
     n_partial, dropped = 0, math.inf
     for least, _, walk in walks:
-        if least >= best.limit:
+        if least >= best.value:
             break
         walk.dropped = math.inf
         walk.run(width)
         n_partial, dropped = n_partial + walk.n_partial, min(dropped, walk.dropped)
-    plan, found = _realized(best, data, profile, asked)
-    return Answer(plan, found, min(best.value, dropped), n_partial)
+    for item in [x for _, x in sorted(best.placed, key=lambda x: x[0])][:AGAIN]:
+        best.keep(*_realized(data, profile, asked, item, ORDERS))
+    bound = min(best.value, best.least, dropped)
+    return Answer(best.plan, best.score, bound, n_partial)
 
 
 def _realized(
-    best: Best, data: Data, profile: Profile, asked: Asked
-) -> tuple[Plan | None, Score | None]:
-    """Return the best of the finished plans when their stages lie in zones."""
-    chosen: tuple[Plan | None, Score | None] = None, None
-    least = math.inf
-    for value, _, item in sorted(best.finished, key=lambda x: x[:2]):
-        if value > min(least, best.limit):
-            break
-        for plan in placed(*item):
-            found = score(plan, profile, data)
-            if not found.fits or found.step_s > asked.most_s or found.cost > asked.most_cost:
-                continue
-            own = found.step_s if asked.objective == "time" else found.cost
-            if own < least:
-                least, chosen = own, (plan, found)
-    return chosen
+    data: Data, profile: Profile, asked: Asked, item: Item, most_orders: int = FEW_ORDERS
+) -> tuple[float, Plan | None, Score | None]:
+    """Return the objective of a plan whose stages lie in zones, the best of some orders."""
+    least: tuple[float, Plan | None, Score | None] = math.inf, None, None
+    for plan in placed(*item, most_orders):
+        found = score(plan, profile, data)
+        if not found.fits or found.step_s > asked.most_s or found.cost > asked.most_cost:
+            continue
+        own = found.step_s if asked.objective == "time" else found.cost
+        if own < least[0]:
+            least = own, plan, found
+    return least

@@ -5,17 +5,23 @@ beats in every figure are dropped, and those whose bound reaches the best plan.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.sailor.place import Chain
 from tools.sailor.problem import Asked, Kind, Problem
 from tools.sailor.profiles import BYTES_PER_VALUE
 from tools.sailor.rest import Ends, Rest, least_slowest_s
+from tools.sailor.step import Plan, Score
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Item = tuple[Problem, int, Chain]
+"""A plan before its stages lie in zones: problem, replicas, stages."""
+Realized = Callable[[Item], tuple[float, Plan | None, Score | None]]
 
 RENEWED = 300
 """Partial plans from which the bound of the rest is made anew for the stages behind it."""
@@ -101,18 +107,28 @@ class Level:
 
 
 class Best:
-    """The best objective so far, and finished plans near it."""
+    """The best plan so far, its stages in zones."""
 
-    def __init__(self, asked: Asked, slack: float) -> None:
-        self.asked, self.slack = asked, slack
+    def __init__(self, asked: Asked, realized: Realized) -> None:
+        self.asked, self.realized = asked, realized
         self.value = math.inf
-        self.least_bound = math.inf
-        self.finished: list[tuple[float, int, tuple[object, ...]]] = []
+        self.plan: Plan | None = None
+        self.score: Score | None = None
+        self.least = math.inf
+        """The smallest bound of a plan that was put together."""
+        self.placed: list[tuple[float, Item]] = []
 
-    @property
-    def limit(self) -> float:
-        """Bounds from here on are of no use."""
-        return self.value * (1.0 + self.slack)
+    def offer(self, bound: float, item: Item) -> None:
+        """Put the stages of a plan in zones, and keep it if it is the best."""
+        self.least = min(self.least, bound)
+        found = self.realized(item)
+        self.placed.append((found[0], item))
+        self.keep(*found)
+
+    def keep(self, value: float, plan: Plan | None, found: Score | None) -> None:
+        """Keep a plan if it is the best."""
+        if value < self.value:
+            self.value, self.plan, self.score = value, plan, found
 
 
 class Walk:
@@ -183,7 +199,7 @@ class Walk:
             columns = Level.__dataclass_fields__
             whole = Level(*(np.concatenate([getattr(x, c) for x in parts]) for c in columns))
             self._finish(whole, levels)
-            open_ = np.flatnonzero((whole.start > 0) & (whole.bound < self.best.limit))
+            open_ = np.flatnonzero((whole.start > 0) & (whole.bound < self.best.value))
             level = self._undominated(whole.take(open_))
             if len(level) > most_labels:
                 order = np.argsort(level.bound, kind="stable")
@@ -252,7 +268,7 @@ class Walk:
             cost = time_s * price[which] + least_cost[which]
             asked = self.best.asked
             bound = time_s if asked.objective == "time" else cost
-            keep = (bound < self.best.limit) & (time_s <= asked.most_s) & (cost <= asked.most_cost)
+            keep = (bound < self.best.value) & (time_s <= asked.most_s) & (cost <= asked.most_cost)
             at = np.flatnonzero(keep)
             return bound[at], which[at]
 
@@ -313,18 +329,17 @@ class Walk:
         price = price + self.mixed_price[level.mixed[rows]] * (level.mixed[rows] >= 0)
         cost = time_s * price
         value = time_s if asked.objective == "time" else cost
-        good = (time_s <= asked.most_s) & (cost <= asked.most_cost) & (value <= self.best.limit)
-        for i in np.flatnonzero(good).tolist():
-            if value[i] > self.best.limit:
-                continue
+        good = (time_s <= asked.most_s) & (cost <= asked.most_cost) & (value < self.best.value)
+        ordered = np.flatnonzero(good)
+        for i in ordered[np.argsort(value[ordered], kind="stable")].tolist():
+            if value[i] >= self.best.value:
+                break
             chain = [(int(level.kind[rows[i]]), 0)]
             at, parent = len(levels) - 1, int(level.parent[rows[i]])
             while at > 0:
                 chain.append((int(levels[at].kind[parent]), int(levels[at].start[parent])))
                 at, parent = at - 1, int(levels[at].parent[parent])
-            self.best.value = min(self.best.value, float(value[i]))
-            item = (t.problem, self.n_replicas, tuple(chain))
-            self.best.finished.append((float(value[i]), len(self.best.finished), item))
+            self.best.offer(float(value[i]), (t.problem, self.n_replicas, tuple(chain)))
 
     def _undominated(self, level: Level) -> Level:
         """Drop plans that another with the same first stage beats or equals in every figure."""
