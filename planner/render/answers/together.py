@@ -89,12 +89,22 @@ def stage_parts(plan: JoinedPlan) -> Iterator[Part]:
 
 
 def _kind_text(kind: JoinedKind) -> str:
-    plural = "s" if kind.n_pipelines > 1 else ""
+    pipelines, stages = _counted(kind.n_pipelines, "pipeline"), _counted(len(kind.stages), "stage")
     return (
-        f"{kind.n_pipelines} pipeline{plural} of {len(kind.stages)} stages over"
-        f" {_names(kind.pools)}: {kind.n_sequences:,} sequences ({kind.share:.0%}),"
-        f" {kind.n_micro} micro-batches of {kind.mbs}, {kind.step_time_s:.2f} s"
+        f"{pipelines} of {stages} over {_names(kind.pools)}: {kind.n_sequences:,} sequences"
+        f" ({kind.share:.0%}), {_counted(kind.n_micro, 'micro-batch')} of {kind.mbs},"
+        f" {kind.step_time_s:.2f} s"
     )
+
+
+def _counted(n: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> _counted(1, "stage"), _counted(2, "micro-batch")
+    ('1 stage', '2 micro-batches')
+    """
+    plural = "" if n == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{n:,} {noun}{plural}"
 
 
 def _stage_rows(stages: Sequence[JoinedStage]) -> Iterator[tuple[str, ...]]:
