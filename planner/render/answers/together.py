@@ -72,7 +72,9 @@ def together_sentence(together: Together) -> str:
 
 def plan_words(plan: JoinedPlan) -> str:
     """Return which pools a plan uses, and how."""
-    devices = " and ".join(f"{n:,} devices of {pool}" for pool, n in plan.devices.items())
+    devices = " and ".join(
+        f"{_counted(n, 'device')} of {pool}" for pool, n in plan.devices.items()
+    )
     spans = any(len(set(kind.pools)) > 1 for kind in plan.kinds)
     how = "stages on different pools" if spans else "replicas on different pools"
     if spans and len(plan.kinds) > 1:
