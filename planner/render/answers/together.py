@@ -5,8 +5,8 @@ from itertools import groupby
 from typing import Any
 
 from planner.documents import Blank, Grid, GridSpacing, Paragraph, Part
-from planner.solver.together.link_worth import NARROWEST
 from planner.solver.together.records import (
+    NARROWEST,
     JoinedKind,
     JoinedLink,
     JoinedPlan,
