@@ -214,8 +214,6 @@ class SolveCommand:
             parts += ["--framework", options.framework]
         if options.stack:
             parts += ["--stack", options.stack]
-        if options.pools != APART:
-            parts += ["--pools", options.pools]
         for name in sorted(options.allow):
             parts += ["--allow", name]
         if options.own_calibration and options.own_calibration.source:

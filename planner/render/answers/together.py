@@ -5,8 +5,8 @@ from itertools import groupby
 from typing import Any
 
 from planner.documents import Blank, Grid, GridSpacing, Paragraph, Part
-from planner.solver.together.link_worth import NARROWEST
 from planner.solver.together.records import (
+    NARROWEST,
     JoinedKind,
     JoinedLink,
     JoinedPlan,
@@ -72,7 +72,9 @@ def together_sentence(together: Together) -> str:
 
 def plan_words(plan: JoinedPlan) -> str:
     """Return which pools a plan uses, and how."""
-    devices = " and ".join(f"{n:,} devices of {pool}" for pool, n in plan.devices.items())
+    devices = " and ".join(
+        f"{_counted(n, 'device')} of {pool}" for pool, n in plan.devices.items()
+    )
     spans = any(len(set(kind.pools)) > 1 for kind in plan.kinds)
     how = "stages on different pools" if spans else "replicas on different pools"
     if spans and len(plan.kinds) > 1:
@@ -89,12 +91,22 @@ def stage_parts(plan: JoinedPlan) -> Iterator[Part]:
 
 
 def _kind_text(kind: JoinedKind) -> str:
-    plural = "s" if kind.n_pipelines > 1 else ""
+    pipelines, stages = _counted(kind.n_pipelines, "pipeline"), _counted(len(kind.stages), "stage")
     return (
-        f"{kind.n_pipelines} pipeline{plural} of {len(kind.stages)} stages over"
-        f" {_names(kind.pools)}: {kind.n_sequences:,} sequences ({kind.share:.0%}),"
-        f" {kind.n_micro} micro-batches of {kind.mbs}, {kind.step_time_s:.2f} s"
+        f"{pipelines} of {stages} over {_names(kind.pools)}: {kind.n_sequences:,} sequences"
+        f" ({kind.share:.0%}), {_counted(kind.n_micro, 'micro-batch')} of {kind.mbs},"
+        f" {kind.step_time_s:.2f} s"
     )
+
+
+def _counted(n: int, noun: str) -> str:
+    """Return a number with its noun.
+
+    >>> _counted(1, "stage"), _counted(2, "micro-batch")
+    ('1 stage', '2 micro-batches')
+    """
+    plural = "" if n == 1 else "es" if noun.endswith("ch") else "s"
+    return f"{n:,} {noun}{plural}"
 
 
 def _stage_rows(stages: Sequence[JoinedStage]) -> Iterator[tuple[str, ...]]:

@@ -196,7 +196,7 @@ class _Work:
             blank,
             joined=names,
             pays=pays,
-            plans=tuple(plans[: self.options.top]),
+            plans=_shown(plans, self.options.top),
             bound_s=bound_s if is_bound else None,
             gap=max(0.0, 1.0 - bound_s / fastest_s) if is_bound else None,
             complete=complete,
@@ -263,3 +263,11 @@ def _pool_worth(
         without_s=min(others, default=None),
         is_used=name in used,
     )
+
+
+def _shown(plans: Sequence[JoinedPlan], top: int) -> tuple[JoinedPlan, ...]:
+    """Return the first plans, and the first that a framework runs where none of them is one."""
+    shown = list(plans[:top])
+    if not any(plan.runs_on for plan in shown):
+        shown += [plan for plan in plans[top:] if plan.runs_on][:1]
+    return tuple(shown)

@@ -7,10 +7,10 @@ from dataclasses import replace
 from costmodels.mixed.plans import MixedPlan
 from costmodels.mixed.prices import price
 from costmodels.mixed.tables import MixedProblem
+from planner.solver.together.records import NARROWEST
 
 WIDEST = 1e15
 """Bandwidth of a link that nothing waits for, bytes/s."""
-NARROWEST = 1e6
 ROUNDS = 3
 """Searches at the bandwidth found so far, for plans that need less."""
 HALVINGS = 40

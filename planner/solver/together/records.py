@@ -174,6 +174,9 @@ class Together(LibraryAnswer):
 LEAST_GAP = 1e-6
 """Share of the step time that counts as rounding."""
 
+NARROWEST = 1e6
+"""Least bandwidth of a link that is looked at, bytes/s: a plan that pays there pays at any."""
+
 
 def _own(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     return {field.name: data[field.name] for field in fields(kind)}

@@ -60,7 +60,22 @@ def test_plans_hold_the_job_and_fit_their_pools(both):
         assert bool(plan.runs_on) != bool(plan.missing)
 
 
+def test_a_job_that_fits_on_no_pool_alone_may_fit_on_both():
+    one = pool("new", per_node=1), pool("old", "a100-sxm-80gb", per_node=1)
+    keywords = {"pins": {}, "overrides": (("training.global_batch", 16),)}
+    result = solved(*one, model="llama2-7b", **keywords)
+    assert not result.plans
+    assert result.together.pays
+    assert result.exit_code == 0
+    assert result.together.plans[0].devices == {"old": 1, "new": 1}
+    assert all(x.alone_s is None for x in result.together.worth)
+    # Found for pools apart, whose plans have more axes.
+    assert not any("--pools" in x.command for x in result.relaxations)
+
+
 def test_one_of_the_plans_runs_on_megatron(both):
+    first = solved(NEW, OLD, top=1).together.plans
+    assert any(plan.runs_on for plan in first)
     able = [plan for plan in both.together.plans if plan.runs_on]
     assert able
     grid = {(s.tp, s.cp, s.recompute) for kind in able[0].kinds for s in kind.stages}
