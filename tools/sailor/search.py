@@ -69,16 +69,13 @@ def search(
     `width` partial plans a level are kept; the bound counts those that are dropped.
     """
     best = Best(asked, partial(_realized, data, profile, asked))
-    walks = []
-    for mbs in sorted({b for x in pools for b in profile.micro_batches(x.part)}):
-        problem = Problem(data, profile, pools, mbs)
-        if not problem.kinds:
-            continue
-        tables = Tables(problem)
-        for d, m in _counts(profile, mbs, sum(x.n_devices for x in pools)):
-            walk = Walk(tables, d, m, best)
-            walks.append((walk.least(), len(walks), walk))
-    walks.sort(key=lambda x: x[:2])
+    if len(pools) > 1:
+        # One pool is soon searched, and its plan cuts off much of the rest.
+        for pool in pools:
+            for least, _, walk in _walks(data, profile, (pool,), best):
+                if least < best.value:
+                    walk.run(width)
+    walks = _walks(data, profile, pools, best)
     for least, _, walk in walks[:FIRST]:
         if least < best.value:
             walk.run(BEAM)
@@ -93,6 +90,22 @@ def search(
         best.keep(*_realized(data, profile, asked, item, ORDERS))
     bound = min(best.value, best.least, dropped)
     return Answer(best.plan, best.score, bound, n_partial)
+
+
+def _walks(
+    data: Data, profile: Profile, pools: tuple[Pool, ...], best: Best
+) -> list[tuple[float, int, Walk]]:
+    """Return the walks of a search, the most promising first, each with its bound."""
+    walks = []
+    for mbs in sorted({b for x in pools for b in profile.micro_batches(x.part)}):
+        problem = Problem(data, profile, pools, mbs)
+        if not problem.kinds:
+            continue
+        tables = Tables(problem)
+        for d, m in _counts(profile, mbs, sum(x.n_devices for x in pools)):
+            walk = Walk(tables, d, m, best)
+            walks.append((walk.least(), len(walks), walk))
+    return sorted(walks, key=lambda x: x[:2])
 
 
 def _realized(
