@@ -62,7 +62,7 @@ def dual_of(devices: Floats, done: Floats, sizes: Floats) -> Dual:
     solver = pywraplp.Solver.CreateSolver("GLOP")
     prices = [solver.NumVar(0.0, solver.infinity(), f"y{k}") for k in range(n_pools)]
     solver.Minimize(sum(float(n) * y for n, y in zip(sizes, prices, strict=True)))
-    per_device = done / (devices / sizes).sum(axis=1)
+    per_device = done / (devices / np.maximum(sizes, 1.0)).sum(axis=1)
     added = {int(i) for i in _first(-per_device, 2 * n_pools)}
     waiting = sorted(added)
     for _ in range(ROUNDS):
@@ -89,31 +89,29 @@ RANGES = ((1, 1), (2, 7), (8, 0))
 """First and last number of pipelines of a kind; 0: any number."""
 
 
-def least_sync_s(problem: MixedProblem, way: Way, layers: float, first: int, last: int) -> float:
+def least_sync_s(problem: MixedProblem, way: Way, layers: Floats, first: int, last: int) -> Floats:
     """Return what gradients and weights of a stage with some layers add at least, seconds.
 
     Of reduction and gather each s c + (1 - s) max(0, c - w): c the transfer at the best rate of
     `first` to `last` pipelines, w the longest window, s the slowdown of compute beside what is
     hidden; c without overlap. Increases with the layers: a stage that holds more adds no less.
     """
-    if last == 1:
-        return 0.0
     rings = [
         ring
         for (n, d), ring in problem.pools[way.pool].rings.items()
         if n == way.n_devices and d >= first and (not last or d <= last)
     ]
-    if not rings:
-        return 0.0
+    if last == 1 or not rings:
+        return np.zeros_like(layers)
     table, share = way.tables[0], layers / problem.n_layers
     forward = share * max(float(x.forward_s.layers[-1]) for x in way.tables)
     backward = share * max(float(x.backward_s.layers[-1]) for x in way.tables)
     slowdown = problem.overlap.slowdown if problem.overlap else 1.0
     grads, weights = (share * float(x.layers[-1]) for x in (table.grad_bytes, table.weight_bytes))
 
-    def least(size: float, operation: str, window_s: float) -> float:
-        transfer = size * min(float(getattr(x, operation)[1]) for x in rings)
-        return slowdown * transfer + (1.0 - slowdown) * max(0.0, transfer - window_s)
+    def least(sizes: Floats, operation: str, window_s: Floats) -> Floats:
+        transfer = sizes * min(float(getattr(x, operation)[1]) for x in rings)
+        return slowdown * transfer + (1.0 - slowdown) * np.maximum(0.0, transfer - window_s)
 
     if not problem.zero:
         return least(grads, "all_reduce", backward)
@@ -149,9 +147,7 @@ class Refined:
         """
         pp, ways = structures.pp, structures.ways
         mean = self.problem.n_layers / np.maximum(1, np.arange(int(pp.max(initial=1)) + 1))
-        table = np.array(
-            [[least_sync_s(self.problem, way, n, first, last) for n in mean] for way in ways]
-        )
+        table = np.array([least_sync_s(self.problem, way, mean, first, last) for way in ways])
         each = np.where(structures.parts >= 0, table[structures.parts, pp[:, None]], np.inf)
         return np.asarray(each.min(axis=1))
 

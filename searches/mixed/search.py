@@ -190,7 +190,7 @@ def _search(
     high_s = best.step_s if best.step_s < math.inf else 64.0 * fluid_s
     bound_s, dual = least_step_s(refined, fluid_s, high_s, stop)
     if stop is None or not stop():
-        _search_several(problem, refined, dual.prices, options, best, stop)
+        _search_several(problem, refined, (bound_s, dual.prices), options, best, stop)
     return bound_s
 
 
@@ -215,7 +215,7 @@ def _search_single(
     """Try plans of one kind of pipeline; return a lower bound of the step of all of them."""
     s, batch = structures, problem.global_batch
     sizes = np.array([pool.n_devices for pool in problem.pools], dtype=np.float64)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):
         most = np.floor(np.where(s.devices > 0, sizes / s.devices, np.inf).min(axis=1))
     n_micro = np.ceil(batch / (s.mbs * np.maximum(1.0, most)))
     least_s = problem.straggler_factor * ((n_micro - 1.0) * s.slowest_s + s.total_s)
@@ -353,15 +353,19 @@ def _doublings(pipeline: Pipeline, problem: MixedProblem) -> Iterator[tuple[int,
 def _search_several(
     problem: MixedProblem,
     refined: Refined,
-    prices: np.ndarray[tuple[int], np.dtype[np.float64]],
+    bound: tuple[float, np.ndarray[tuple[int], np.dtype[np.float64]]],
     options: MixedOptions,
     best: _Best,
     stop: Stop | None,
 ) -> None:
-    """Let the master mix the structures that are worth most at the prices of the bound."""
+    """Let the master mix the structures that are worth most at the prices of the bound.
+
+    `bound` is the least step and those prices.
+    """
+    bound_s, prices = bound
     n_pools, sizes = len(problem.pools), [pool.n_devices for pool in problem.pools]
     high_s = best.step_s
-    offers = _offers(problem, refined, prices, high_s, stop)
+    offers = _offers(problem, refined, prices, (bound_s, high_s), stop)
     if not offers:
         return
     target, low_s = problem.global_batch, 0.0
@@ -431,12 +435,12 @@ def _offers(
     problem: MixedProblem,
     refined: Refined,
     prices: np.ndarray[tuple[int], np.dtype[np.float64]],
-    high_s: float,
+    range_s: tuple[float, float],
     stop: Stop | None,
 ) -> list[_Offer]:
     """Return the kinds that the master chooses among, by what they lose at the prices."""
-    s = refined.structures
-    time_s = _time_of(refined, prices)
+    s, (low_s, high_s) = refined.structures, range_s
+    time_s = _time_of(refined, prices, low_s)
     worth = s.devices @ prices[: s.devices.shape[1]]
     done, loss = np.zeros(len(s)), np.full(len(s), np.inf)
     # Micro-batches are whole: what loses at one length of the step may lose nothing at another.
@@ -467,9 +471,10 @@ def _offers(
     return offers
 
 
-def _time_of(refined: Refined, prices: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
-    """Return a step at which the pools get the batch done at the prices."""
-    low_s, high_s = refined.problem.fixed_s, 1e-3
+def _time_of(
+    refined: Refined, prices: np.ndarray[tuple[int], np.dtype[np.float64]], low_s: float
+) -> float:
+    """Return a step at which the pools get the batch done at the prices, `low_s` at least."""
     target = refined.problem.global_batch
 
     def enough(time_s: float) -> bool:
@@ -478,11 +483,12 @@ def _time_of(refined: Refined, prices: np.ndarray[tuple[int], np.dtype[np.float6
         best = float(np.max(np.where(worth > 0, done / np.maximum(worth, 1e-300), 0.0)))
         return best * float(refined.sizes @ prices) >= target
 
+    high_s = max(low_s, 1e-9)
     while not enough(high_s):
-        high_s *= 2.0
-        if high_s > 1e9:
+        low_s, high_s = high_s, 1.1 * high_s
+        if high_s > 1e12:
             return high_s
-    for _ in range(40):
+    for _ in range(8):
         middle = 0.5 * (low_s + high_s)
         if enough(middle):
             high_s = middle
