@@ -27,7 +27,10 @@ Floats = NDArray[np.float64]
 
 ROUNDS = 60
 """Of added rows, at most: the bound of the last is not valid then, and none is given."""
-BISECTIONS = 14
+RISES = 400
+"""Of the step, and rounds of refinement, at most: the bound of the last is valid."""
+LEAST_RISE, MOST_RISE = 1.0002, 1.25
+"""Factors by which the step rises at once."""
 NEAR = 0.02
 """Structures this close to the prices are refined too: they would be next."""
 REFINED_AT_ONCE = 256
@@ -184,26 +187,6 @@ class Refined:
         return changed
 
 
-def dual_at(
-    refined: Refined, time_s: float, target: float, stop: Callable[[], bool] | None = None
-) -> Dual:
-    """Return the dual at a step, structures refined as long as its value reaches the target."""
-    n = len(refined.ranges)
-    while True:
-        done = refined.done(time_s)
-        dual = dual_of(refined.devices, done, refined.sizes)
-        if dual.value < target or (stop is not None and stop()):
-            return dual
-        worth = refined.devices @ dual.prices
-        unknown = np.tile(~refined.known, n)
-        near = np.flatnonzero((worth <= done * (1.0 + NEAR)) & unknown)
-        tight = near[_first((worth - done)[near] / worth[near], REFINED_AT_ONCE)]
-        if not np.any(worth[tight] <= done[tight] * (1.0 + 1e-6)):
-            return dual
-        if not refined.refine(tight, stop):
-            return dual
-
-
 def _has_pipelines(problem: MixedProblem, structures: Structures, n: int) -> bool:
     """Tell whether some structure has room for so many pipelines."""
     sizes = np.array([pool.n_devices for pool in problem.pools], dtype=np.float64)
@@ -215,17 +198,29 @@ def least_step_s(
 ) -> tuple[float, Dual]:
     """Return a step that no plan is shorter than, and the dual just above it.
 
-    `low_s` is such a step already; a plan has a step of `high_s`.
+    `low_s` is such a step already; a plan has a step of `high_s`. The step rises as long as the
+    pools do not get the batch done in it; structures that decide are refined, and it rises again.
     """
-    target = float(refined.problem.global_batch)
-    dual = dual_at(refined, high_s, target, stop)
-    for _ in range(BISECTIONS):
-        if high_s - low_s <= 2e-4 * high_s or (stop is not None and stop()):
+    target, time_s = float(refined.problem.global_batch), low_s
+    n = len(refined.ranges)
+    dual = Dual(0.0, np.zeros(len(refined.sizes)))
+    for _ in range(RISES):
+        done = refined.done(time_s)
+        dual = dual_of(refined.devices, done, refined.sizes)
+        if stop is not None and stop():
             break
-        middle = 0.5 * (low_s + high_s)
-        one = dual_at(refined, middle, target, stop)
-        if one.value < target:
-            low_s = middle
-        else:
-            high_s, dual = middle, one
+        if dual.value < target:
+            low_s = time_s
+            if time_s >= high_s:
+                break
+            rise = target / dual.value if dual.value > 0 else MOST_RISE
+            time_s = min(high_s, time_s * min(MOST_RISE, max(LEAST_RISE, rise)))
+            continue
+        worth = refined.devices @ dual.prices
+        unknown = np.tile(~refined.known, n)
+        near = np.flatnonzero((worth <= done * (1.0 + NEAR)) & unknown)
+        tight = near[_first((worth - done)[near] / worth[near], REFINED_AT_ONCE)]
+        decides = bool(np.any(worth[tight] <= done[tight] * (1.0 + 1e-6)))
+        if not decides or not refined.refine(tight, stop):
+            break
     return low_s, dual

@@ -42,6 +42,8 @@ USUAL_EXCHANGE = 4.0 / 3.0
 """Of the least exchange between kinds, 2 (U - 1)/U of the shards: between three groups."""
 POLISHED = 200
 """Neighbours of the best mixture that are priced at most."""
+REFINED_TWICE = 2
+"""Rounds in which the structures of least loss are made exact before they are offered."""
 LENGTHS = 5
 """Of the step at which structures are weighed for the master."""
 STEPS = 12
@@ -445,9 +447,12 @@ def _offers(
     done, loss = np.zeros(len(s)), np.full(len(s), np.inf)
     # Micro-batches are whole: what loses at one length of the step may lose nothing at another.
     for length_s in np.linspace(time_s, max(time_s, min(high_s, 1.1 * time_s)), LENGTHS):
-        own = refined.done(float(length_s))[-len(s) :]
-        with np.errstate(divide="ignore", invalid="ignore"):
-            one = np.where(worth > 0, 1.0 - own / (worth * (length_s / time_s)), np.inf)
+        for _ in range(REFINED_TWICE):
+            own = refined.done(float(length_s))[-len(s) :]
+            with np.errstate(divide="ignore", invalid="ignore"):
+                one = np.where(worth > 0, 1.0 - own / (worth * (length_s / time_s)), np.inf)
+            if not refined.refine(np.argsort(one, kind="stable")[:OFFERED], stop):
+                break
         done, loss = np.maximum(done, own), np.minimum(loss, one)
     order = np.argsort(loss, kind="stable")
     offers: list[_Offer] = []
