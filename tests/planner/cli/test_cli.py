@@ -357,9 +357,9 @@ def test_suggested_commands_do_what_they_say(folder: Path) -> None:
         (["--set", "training.precision=fp32"], "fp32"),
         (["--pin", "zero=4"], "at most 3"),
         (["--pin", "tp=4", "--only", "tp=2"], "contradict"),
-        (["--pin", "schedule=gpipe"], "--framework torchtitan or --framework any"),
+        (["--pin", "schedule=gpipe"], "--framework torchtitan or --framework automodel or --framework any"),
         (["--pin", "schedule=zb-h1"], "--framework any"),
-        (["--pin", "schedule=zb-v"], "--framework torchtitan or --framework any"),
+        (["--pin", "schedule=zb-v"], "--framework torchtitan or --framework automodel or --framework any"),
         (["--pin", "schedule=zb-h1", "--framework", "torchtitan"], "--framework any"),
     ],
 )
