@@ -28,6 +28,8 @@ class Candidate:
     """Fewest pipelines: with fewer the optimizer's states do not fit."""
     most: int
     multiple: int = 1
+    kinds: int = 1
+    """Kinds of a plan that it stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,7 @@ def choose(
         ]
         if terms:
             model.add(sum(terms) <= size)
-    model.add(sum(used) <= most_kinds)
+    model.add(sum(one.kinds * x for one, x in zip(candidates, used, strict=True)) <= most_kinds)
     for known in excluded:
         differs = []
         names = dict(known)

@@ -272,6 +272,8 @@ class _Offer:
     hop_s: float
     most_micro: int
     """Micro-batches up to which the split fits."""
+    groups: int = 1
+    """Kinds that are alike but share no optimizer states, each with so many pipelines."""
 
     def step_s(self, n_micro: int) -> float:
         """Return the step with some micro-batches, at least."""
@@ -296,8 +298,14 @@ class _Offer:
 
     def candidate(self, time_s: float, n_pools: int) -> Candidate:
         """Return it as the master takes it, for a step."""
-        devices = tuple(self.pipeline.n_devices(k) for k in range(n_pools))
-        return Candidate(devices, self.done(time_s), self.least, self.most, self.pipeline.multiple)
+        return Candidate(
+            devices=tuple(self.groups * self.pipeline.n_devices(k) for k in range(n_pools)),
+            done=self.groups * self.done(time_s),
+            least=self.least,
+            most=self.most,
+            multiple=self.pipeline.multiple,
+            kinds=self.groups,
+        )
 
 
 def _offer(
@@ -590,6 +598,12 @@ def _search_whole(
         return best.step_s
     sizes = [pool.n_devices for pool in problem.pools]
     n_pools = len(sizes)
+    offers = tuple(
+        replace(x, groups=n)
+        for x in offers
+        for n in range(1, options.most_kinds + 1)
+        if all(n * x.least * x.pipeline.n_devices(k) <= size for k, size in enumerate(sizes))
+    )
     ceiling = max(x.step_s(batch) for x in offers)
     known: list[tuple[tuple[int, int], ...]] = []
     for _ in range(KNOWN_CHOICES):
@@ -602,7 +616,8 @@ def _search_whole(
             return best.step_s if chosen.bound < batch else 0.0
         used = tuple((v, n) for v, n in enumerate(chosen.counts) if n)
         known.append(used)
-        for plan in shares_of(problem, [(offers[v], n) for v, n in used], time_s):
+        kinds = [(offers[v], n) for v, n in used for _ in range(offers[v].groups)]
+        for plan in shares_of(problem, kinds, time_s):
             best.offer(plan)
     return 0.0
 

@@ -5,7 +5,6 @@ The recipe trains from random weights on random tokens until data and weights ar
 
 import json
 from collections.abc import Mapping
-from decimal import Decimal
 from typing import Any
 
 from costmodels.plans import Layout
@@ -17,6 +16,7 @@ from planner.frameworks.automodel.settings import (
     forces_transformers,
     model_keys,
     optimizer_keys,
+    yaml_value,
 )
 from planner.frameworks.emit_request import EmitRequest, RefusedPlanError
 from planner.frameworks.emitted_text import (
@@ -120,13 +120,6 @@ def recipe(request: EmitRequest) -> dict[str, Any]:
         "dataloader": {"_target_": "torch.utils.data.DataLoader", "batch_size": None},
         "checkpoint": {"enabled": False},
     }
-
-
-def yaml_value(value: Any) -> str:
-    """Return a value as one line of YAML; small floats with a point, as all readers take them."""
-    if isinstance(value, float):
-        return format(Decimal(repr(value)), "f")
-    return json.dumps(value)
 
 
 def _lines(sections: Mapping[str, Any], depth: int = 0) -> list[str]:

@@ -1,5 +1,7 @@
 """What a plan is as sections of a recipe: mesh, batch, stages, recomputation, precision."""
 
+import json
+from decimal import Decimal
 from itertools import accumulate
 from typing import Any
 
@@ -21,7 +23,6 @@ OPTIMIZERS = {
 
 def automodel_settings(layout: Layout, problem: Problem) -> dict[str, str]:
     """Return the dotted keys of a plan, as texts, for `planner check` to say a change in."""
-    from planner.frameworks.automodel.emitter import yaml_value
     from planner.frameworks.runs.settings import flattened
 
     recipe = {
@@ -30,6 +31,13 @@ def automodel_settings(layout: Layout, problem: Problem) -> dict[str, str]:
         "distributed": distributed_keys(layout, problem.shape, problem.job),
     }
     return {key: yaml_value(value) for key, value in flattened(recipe).items()}
+
+
+def yaml_value(value: Any) -> str:
+    """Return a value as one line of YAML; small floats with a point, as all readers take them."""
+    if isinstance(value, float):
+        return format(Decimal(repr(value)), "f")
+    return json.dumps(value)
 
 
 def batch_keys(layout: Layout) -> dict[str, Any]:

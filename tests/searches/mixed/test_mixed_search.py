@@ -1,9 +1,11 @@
 """Plans over several pools against every plan of small random jobs, and what must never happen."""
 
+import math
 from dataclasses import replace
 
 import pytest
 
+from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import fits, price
 from costmodels.mixed.tables import LinkFacts, MixedProblem
 from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed, without_pool
@@ -13,9 +15,24 @@ TWO = MixedOptions(most_kinds=2)
 
 
 def _best_s(problem: MixedProblem) -> float:
-    """Return the least step of every plan of up to two kinds; infinite where none fits."""
-    best_s = float("inf")
+    """Return the least step of every plan of up to two kinds; infinite where none fits.
+
+    A kind is no faster beside another, and needs as much memory: plans with a kind that is too
+    slow alone, or does not fit, are not priced.
+    """
+    alone: dict[PipelineKind, float] = {}
+
+    def alone_s(kind: PipelineKind) -> float:
+        if kind not in alone:
+            plan = MixedPlan((kind,), problem.zero)
+            priced = price(plan, problem)
+            alone[kind] = priced.step_s if fits(plan, problem, priced) else math.inf
+        return alone[kind]
+
+    best_s = math.inf
     for plan in every_plan(problem, 2):
+        if any(alone_s(kind) >= best_s for kind in plan.kinds):
+            continue
         priced = price(plan, problem)
         if priced.step_s < best_s and fits(plan, problem, priced):
             best_s = priced.step_s
@@ -36,17 +53,16 @@ def _check(seed: int) -> None:
         assert answer.proven
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2, 4])
+@pytest.mark.parametrize("seed", [0, 1, 2, 4, 29, 137])
 def test_the_search_finds_the_best_of_every_plan(seed):
     _check(seed)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", range(46, 106, 12))
-def test_the_search_finds_the_best_of_every_plan_of_many(start):
-    for seed in range(start, start + 12):
-        if sum(x.n_devices for x in random_problem(seed).pools) < 6:  # larger ones take minutes
-            _check(seed)
+@pytest.mark.parametrize("start", range(3, 200, 16))
+def test_the_search_finds_the_best_of_every_plan_of_200(start):
+    for seed in range(start, min(200, start + 16)):
+        _check(seed)
 
 
 @pytest.mark.parametrize("seed", range(300, 305))
