@@ -1472,8 +1472,10 @@ class Passes:
 
 def reduced_bytes(problem: Problem) -> float:
     """Return the bytes of a gradient on the wire."""
-    fixed = {"fp32": 4.0}
-    return fixed.get(problem.stack.reduce_width, problem.job.recipe.grad_wire_bytes)
+    recipe = problem.job.recipe
+    narrow = min(recipe.grad_wire_bytes, recipe.param_wire_bytes)
+    fixed = {"fp32": 4.0, "weights": narrow}
+    return fixed.get(problem.stack.reduce_width, recipe.grad_wire_bytes)
 
 
 def sums_whole(problem: Problem, zero: int) -> bool:
