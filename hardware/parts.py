@@ -9,6 +9,7 @@ pulling in a YAML reader.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from hardware.nouns import DeviceNoun, vendor_noun
 from hardware.torus import Torus, slice_shape
 
 PROTOCOLS = ("ll", "ll128", "simple")
@@ -113,6 +114,11 @@ class Accelerator:
     """How its chips are joined without switches (TPU); the ring rate is that of all its links."""
     power_limit_w: float = 0.0
     """What the board may draw where it is set below `tdp_w`; 0: all of that."""
+
+    @property
+    def noun(self) -> DeviceNoun:
+        """What one of its devices is called."""
+        return vendor_noun(self.vendor)
 
     @property
     def drawn_w(self) -> float:

@@ -7,6 +7,7 @@ reason: the plan that misses the memory by least, or the conditions that exclude
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from hardware.nouns import DeviceNoun, common_noun
 from planner.solver.answer.result import Conflict, Plan, Result
 from planner.solver.execution import Execution
 from planner.solver.options import SolveCommand, SolveOptions
@@ -66,7 +67,7 @@ def map_degrees(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Return the degrees of the two sides: powers of two that the options allow.
 
-    tp goes up to the GPUs of a node, pp up to the layers, both within the largest pool.
+    tp goes up to the devices of a node, pp up to the layers, both within the largest pool.
     """
     pools = cluster.cluster.pools
     n_devices = max(pool.n_devices for pool in pools)
@@ -94,7 +95,7 @@ def degree_map(
     execution: Execution,
     progress: Callable[[int, int], None] | None = None,
 ) -> tuple[DegreeCell, ...]:
-    """Return the cells by tp, then pp; pairs that need more GPUs than there are left out.
+    """Return the cells by tp, then pp; pairs that need more devices than there are left out.
 
     `progress` is told how many cells are done, and of how many. A search that is stopped leaves
     the cells that are left with the kind `stopped`.
@@ -118,6 +119,7 @@ def searched_cells(
     execution: Execution,
 ) -> Iterator[DegreeCell]:
     """Yield a cell for every pair."""
+    noun = common_noun(pool.accelerator.noun for pool in cluster.cluster.pools)
     for tp, pp in pairs:
         if execution.stop and execution.stop():
             yield DegreeCell(tp, pp, None, "not looked at: the search was stopped", "stopped")
@@ -126,7 +128,7 @@ def searched_cells(
         pinned = replace(options, pins=pins, only=lists_without_degrees(options), top=1)
         command, extent = SolveCommand("MODEL", "CLUSTER"), Extent(reasons=False)
         result = solve_inputs(model, cluster, pinned, execution, command, extent)
-        yield degree_cell(tp, pp, result)
+        yield degree_cell(tp, pp, result, noun)
 
 
 def lists_without_degrees(options: SolveOptions) -> dict[str, frozenset[int]]:
@@ -134,8 +136,8 @@ def lists_without_degrees(options: SolveOptions) -> dict[str, frozenset[int]]:
     return {axis: values for axis, values in options.only.items() if axis not in AXES}
 
 
-def degree_cell(tp: int, pp: int, result: Result) -> DegreeCell:
-    """Return the cell of a search with both degrees pinned."""
+def degree_cell(tp: int, pp: int, result: Result, noun: DeviceNoun) -> DegreeCell:
+    """Return the cell of a search with both degrees pinned; `noun`: what devices are called."""
     if result.plans:
         return DegreeCell(tp, pp, result.plans[0])
     if not result.complete:
@@ -144,7 +146,8 @@ def degree_cell(tp: int, pp: int, result: Result) -> DegreeCell:
     if miss:
         over = (miss.peak_bytes - miss.usable_bytes) / GIB
         needs, usable = miss.peak_bytes / GIB, miss.usable_bytes / GIB
-        text = f"needs {needs:.1f} GiB per GPU, {over:.1f} GiB more than the {usable:.1f} usable"
+        each = f"needs {needs:.1f} GiB per {noun.one}"
+        text = f"{each}, {over:.1f} GiB more than the {usable:.1f} usable"
         return DegreeCell(tp, pp, None, text, "memory")
     return DegreeCell(tp, pp, None, conflict_text(result.conflicts), "rule")
 

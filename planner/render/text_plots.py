@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from planner.render.nouns import noun_of
 from planner.render.style import Style
 from planner.solver.answer.result import Plan, Result
 from planner.units import GIB
@@ -33,12 +34,12 @@ MEASURES: Mapping[str, PlotMeasure] = {
     "step_time": PlotMeasure("step (s)", lambda plan: plan.step_time_s),
     "tokens_per_s": PlotMeasure("tokens/s", lambda plan: plan.tokens_per_s),
     "memory": PlotMeasure("memory (GiB)", lambda plan: plan.breakdown.peak_bytes / GIB),
-    "devices": PlotMeasure("GPUs", lambda plan: float(plan.layout.n_devices)),
+    "devices": PlotMeasure("{devices}", lambda plan: float(plan.layout.n_devices)),
     "cost": PlotMeasure("$ per million tokens", _of_run("usd_per_million_tokens")),
     "energy": PlotMeasure("J per token", _of_run("energy_j_per_token")),
     "goodput": PlotMeasure("run (s)", _of_run("expected_s")),
 }
-"""By objective."""
+"""By objective; `devices` is what those of the cluster are called."""
 
 
 def front_lines(result: Result, width: int, style: Style = PLAIN) -> list[str]:
@@ -55,6 +56,7 @@ def front_lines(result: Result, width: int, style: Style = PLAIN) -> list[str]:
     if len(known) < 2:
         return []
     title = f"Pareto front: {up.title} over {across.title}, marked by rank"
+    title = title.format(devices=noun_of(result).many)
     return [title[:width], *scatter_lines(known, width, style)]
 
 

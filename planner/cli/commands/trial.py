@@ -43,6 +43,7 @@ from planner.render.answers.inputs import calibration_parts
 from planner.render.answers.plan_table import plan_grid
 from planner.render.answers.result import heading_parts
 from planner.render.document import text_of
+from planner.render.nouns import noun_of
 from planner.render.terminal import lines_of, terminal_width
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan, Result
@@ -211,7 +212,7 @@ def _trial_text(trial: _Trial, out: str, written: Sequence[str]) -> str:
     lines = [*lines_of(heading_parts(trial.result)), ""]
     lines += [
         f"worth timing with {framework_rules(trial.framework).title}:",
-        *lines_of([plan_grid(trial.plans)]),
+        *lines_of([plan_grid(trial.plans, noun=noun_of(trial.result))]),
         "",
     ]
     for sentence in promise(trial.shortlist):

@@ -224,16 +224,17 @@ def layout_sentences(problem: Problem, plan: Plan) -> list[str]:
     """Return what the layout means on this cluster, a sentence an axis, then what it gives."""
     x = plan.layout
     nodes = max(1, x.n_devices // problem.pool.devices_per_node)
+    noun = problem.pool.accelerator.noun
     return [
-        f"{_counted(x.n_devices, 'GPU')} in {_counted(nodes, 'node')} "
+        f"{_counted(x.n_devices, noun.one)} in {_counted(nodes, 'node')} "
         f"{'runs' if x.n_devices == 1 else 'run'} {_counted(x.dp, 'replica')} of the model "
-        f"({_counted(x.tp * x.pp * x.cp, 'GPU')} each).",
+        f"({_counted(x.tp * x.pp * x.cp, noun.one)} each).",
         *_degree_sentences(problem, plan),
         f"ZeRO {x.zero}: {_SHARDED[x.zero]} over {x.dp_shard} ranks.",
         *_mode_sentences(problem, plan),
         f"{plan.tokens_per_s:,.0f} tokens/s, {utilization_words(plan)}.",
         f"80 % interval {plan.step_time_p10_s:.2f} to {plan.step_time_p90_s:.2f} s, calibrated on "
-        f"{regime_words(plan.interval_regime)}.",
+        f"{regime_words(plan.interval_regime, noun)}.",
     ]
 
 

@@ -13,9 +13,11 @@ from costmodels.axes import AXES, Axis, switch_axes
 from costmodels.plans import Layout
 from costmodels.schedule.stages import SPLITS
 from costmodels.tuning.records import PRETRAIN
+from hardware.nouns import DeviceNoun, common_noun
 from planner.documents import Grid, GridSpacing, Paragraph, Part
 from planner.errors import UsageError
 from planner.render.markdown import markdown
+from planner.render.nouns import noun_of, noun_of_plan
 from planner.solver.answer.reasons import stage_words
 from planner.solver.answer.result import Plan, Result
 from planner.specs.search.objectives import COLUMNS as GOAL_COLUMNS
@@ -58,6 +60,12 @@ class Column(NamedTuple):
     def name(self) -> str:
         """What `--columns` calls it."""
         return self.key or self.title
+
+    def named(self, noun: DeviceNoun) -> "Column":
+        """Return the column with what devices are called in its head: `{many}`, `{short}`."""
+        words = {"many": noun.many, "short": noun.short}
+        title, unit = self.title.format(**words), self.unit.format(**words)
+        return Column(title, unit, self.text, self.name)
 
 
 RANK = Column("#", "", lambda p: str(p.rank), "rank")
@@ -106,7 +114,7 @@ COLUMNS = (
     Column("split", "", lambda p: _split(p.layout)),
     Column("recomp", "", _recompute),
     Column("step", "s", lambda p: f"{p.step_time_s:.3f}"),
-    Column("tok/s", "/GPU", lambda p: f"{p.tokens_per_s_per_device:,.0f}"),
+    Column("tok/s", "/{short}", lambda p: f"{p.tokens_per_s_per_device:,.0f}"),
     Column("MFU", "%", lambda p: f"{p.mfu * 100:.1f}", "mfu"),
     Column("mem", "GiB", lambda p: format_gib(p.breakdown.peak_bytes)),
     Column("bubl", "%", lambda p: f"{p.breakdown.bubble_frac * 100:.1f}"),
@@ -201,7 +209,7 @@ def _bf16(plan: Plan) -> str:
 
 
 MFU_BF16 = Column("MFU", "bf16%", _bf16, "mfu_bf16")
-DEVICES = Column("GPUs", "", lambda p: str(p.layout.n_devices), "devices")
+DEVICES = Column("{many}", "", lambda p: str(p.layout.n_devices), "devices")
 RECIPE = Column("recipe", "", lambda p: p.recipe_label)
 POOL = Column("pool", "", lambda p: p.pool)
 
@@ -263,11 +271,12 @@ def columns_of(
 
     `chosen` are names of `column_names`; else the pool where there are several, and used axes.
     """
-    columns = all_columns(result)
+    noun = noun_of(result)
+    columns = [column.named(noun) for column in all_columns(result)]
     if list(chosen) == [ALL]:
         return tuple(columns)
     if chosen:
-        return tuple(known_columns()[name] for name in chosen)
+        return tuple(known_columns()[name].named(noun) for name in chosen)
     if not any(plan.training_s is not None for plan in result.plans):
         columns = [column for column in columns if column.name != "days"]
     for name in DISPENSABLE:
@@ -345,13 +354,21 @@ def _grid_width(columns: Sequence[Column], plans: Sequence[Plan]) -> int:
 
 
 def plan_grid(
-    plans: Sequence[Plan], columns: Sequence[Column] = (), *, is_marked: bool = True
+    plans: Sequence[Plan],
+    columns: Sequence[Column] = (),
+    *,
+    is_marked: bool = True,
+    noun: DeviceNoun | None = None,
 ) -> Grid:
     """Return the table of plans; without `columns` the usual ones, with those of axes in use.
 
-    `is_marked`: with a column before them that says which cannot be told from the best.
+    `is_marked`: with a column before them that says which cannot be told from the best; `noun`:
+    what devices are called, else as far as the plans know.
     """
-    columns = columns or (*COLUMNS[:3], *used_axes(plans), *COLUMNS[3:])
+    if not columns:
+        noun = noun or common_noun(noun_of_plan(plan) for plan in plans)
+        usual = (*COLUMNS[:3], *used_axes(plans), *COLUMNS[3:])
+        columns = tuple(column.named(noun) for column in usual)
     many_ties = sum(plan.tie for plan in plans) > 1
     rows = [
         (*([_mark(plan, many_ties)] * is_marked), *(column.text(plan) for column in columns))
@@ -421,8 +438,9 @@ def plans_csv(result: Result, chosen: Sequence[str] = ()) -> str:
     return out.getvalue()
 
 
-UNITS = ("s", "%", "GiB", "k$", "MWh", "days", "/GPU", "/Mtok")
-"""Second lines of heads that are units; the others are the second half of a title."""
+UNITS = ("s", "%", "GiB", "k$", "MWh", "days")
+"""Second lines of heads that are units, as those after a slash are; the others are the second half
+of a title."""
 
 
 def _chosen_csv(result: Result, columns: Sequence[Column]) -> str:
@@ -430,7 +448,9 @@ def _chosen_csv(result: Result, columns: Sequence[Column]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
-        f"{column.name} ({column.unit})" if column.unit in UNITS else column.name
+        f"{column.name} ({column.unit})"
+        if column.unit in UNITS or column.unit.startswith("/")
+        else column.name
         for column in columns
     )
     for plan in result.plans:

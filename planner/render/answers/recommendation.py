@@ -7,6 +7,7 @@ from planner.analyze.recommend.answer import Recommendation
 from planner.documents import Blank, Code, Grid, GridSpacing, Paragraph, Part
 from planner.render.answers.inputs import assumed_parts, calibration_parts
 from planner.render.answers.plan_table import plan_grid
+from planner.render.nouns import noun_of_inputs
 from planner.solver.answer.uncertainty import TIE_FRAC
 from planner.units import GIB, format_bandwidth, format_count, format_link_speed, format_time
 
@@ -32,7 +33,10 @@ def recommendation_document(recommendation: Recommendation) -> list[Part]:
         *assumed_parts(notes),
     ]
     if recommendation.plan:
-        parts += [Blank(), plan_grid([recommendation.plan])]
+        parts += [
+            Blank(),
+            plan_grid([recommendation.plan], noun=noun_of_inputs(recommendation.inputs)),
+        ]
     if recommendation.command:
         parts.append(Code((f"next: {recommendation.command}",)))
     return parts

@@ -5,6 +5,7 @@ from planner.render.answers.inputs import job_parts, note_parts
 from planner.render.answers.plan import sample_parts
 from planner.render.answers.plan_table import columns_of, has_no_length, plan_grid, stage_parts
 from planner.render.answers.together import together_document
+from planner.render.nouns import noun_of
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import (
     Certificate,
@@ -246,7 +247,7 @@ def _reason_parts(result: Result) -> list[Part]:
     low, high = first.step_time_p10_s, first.step_time_p90_s
     interval = (
         f"80 % interval {low:.2f} to {high:.2f} s, calibrated on "
-        f"{regime_words(first.interval_regime)}"
+        f"{regime_words(first.interval_regime, noun_of(result))}"
     )
     parts.append(Paragraph(interval, label="  step time"))
     if certificate and (certificate.proven or (certificate.only_uneven and result.complete)):
@@ -312,7 +313,8 @@ def help_parts(result: Result) -> list[Part]:
     if limits:
         return [Bullets(limits, " ")]
     if not result.relaxations:
-        none = "No single change that was tried helps: more GPUs, precision, sequence, pins."
+        many = noun_of(result).many
+        none = f"No single change that was tried helps: more {many}, precision, sequence, pins."
         return [Paragraph(none)]
     return [Paragraph("What would help, the smallest change first:")]
 

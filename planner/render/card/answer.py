@@ -16,6 +16,7 @@ from planner.render.card.card import AnswerCard, CardCounts, NextCommand
 from planner.render.card.choice import choice_words, goals_of, proof_words
 from planner.render.card.drawing import drawing_of
 from planner.render.card.figures import figures_of, memory_bar, step_bar
+from planner.render.nouns import noun_of, noun_of_plan, noun_of_pool
 from planner.solver.answer.result import Plan, Result
 from planner.units import GIB
 
@@ -41,7 +42,7 @@ def card_of(result: Result, rank: int = 1, source: str = "last") -> AnswerCard:
         job=job_words(result),
         cluster=gpus_text(result, plan),
         plan_id=plan.plan_id,
-        figures=figures_of(plan, goals_of(result)),
+        figures=figures_of(plan, noun_of_pool(pool), goals_of(result)),
         why=f"Bottleneck: {sentences.bottleneck_words(step)}.",
         choice=choice_words(result, plan) if is_search(result) else "",
         proof=proof_words(result) if is_search(result) else "",
@@ -71,13 +72,14 @@ def card_of_plan(plan: Plan) -> AnswerCard:
     """
     step = step_bar(plan)
     job, cluster, pool = _known_inputs(plan)
-    words = sentences.layout_words(plan.layout)
+    noun = noun_of_plan(plan)
+    words = sentences.layout_words(plan.layout, noun)
     return AnswerCard(
         sentence=words if plan.headroom_frac >= 0 else f"Does not fit: {words}",
         job=job,
         cluster=cluster,
         plan_id=plan.plan_id,
-        figures=figures_of(plan),
+        figures=figures_of(plan, noun),
         why=f"Bottleneck: {sentences.bottleneck_words(step)}.",
         choice="",
         proof="",
@@ -95,9 +97,9 @@ def card_of_plan(plan: Plan) -> AnswerCard:
 
 def _known_inputs(plan: Plan) -> tuple[str, str, Mapping[str, Any]]:
     """Return job, cluster and pool as far as a plan knows them by itself."""
-    gpus = f"{plan.layout.n_devices:,} GPUs of pool {plan.pool}"
+    devices = f"{plan.layout.n_devices:,} {noun_of_plan(plan).many} of pool {plan.pool}"
     if plan.breakdown.rows is None:
-        return plan.precision, gpus, {}
+        return plan.precision, devices, {}
     problem = plan.breakdown.rows.problem
     pool, job = problem.pool, problem.job
     document = {
@@ -117,7 +119,7 @@ def is_search(result: Result) -> bool:
 
 def _sentence(result: Result, plan: Plan) -> str:
     """Return the layout as an advice, with its recipe where several were searched."""
-    words = sentences.layout_words(plan.layout)
+    words = sentences.layout_words(plan.layout, noun_of_pool(_pool_of(result, plan.pool)))
     if " or " in searched_recipes(result):
         words += f", {plan.recipe_label}"
     if plan.headroom_frac < 0:
@@ -175,8 +177,9 @@ def _no_plan_sentence(result: Result) -> str:
     if miss is None:
         no_layout = "no layout is legal" if not result.counts.space else "no plan keeps the limits"
         return f"Nothing fits: {no_layout}"
+    degrees = sentences.degrees_words(miss.layout, noun_of(result))
     return (
-        f"Nothing fits: the closest, {sentences.degrees_words(miss.layout)}, needs"
+        f"Nothing fits: the closest, {degrees}, needs"
         f" {miss.peak_bytes / GIB:.1f} GiB of {miss.usable_bytes / GIB:.1f} usable"
     )
 
@@ -205,7 +208,7 @@ def job_words(result: Result) -> str:
 
 
 def gpus_text(result: Result, plan: Plan | None) -> str:
-    """Return the GPUs in use, and those that stay idle, and the software."""
+    """Return the devices in use, and those that stay idle, and the software."""
     pools = result.inputs["cluster"]["pools"] if plan is None else [_pool_of(result, plan.pool)]
     texts = []
     for pool in pools:

@@ -5,6 +5,8 @@ Every number is one of the answer's JSON, in base units, beside the text that su
 
 from dataclasses import dataclass
 
+from hardware.nouns import GPU, DeviceNoun
+
 
 @dataclass(frozen=True, slots=True)
 class CardFigure:
@@ -74,7 +76,7 @@ class DrawnGroup:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """The GPUs that hold one stage of one replica."""
+    """The devices that hold one stage of one replica."""
 
     replica: int
     stage: int
@@ -94,7 +96,7 @@ class LayoutDrawing:
     cp: int
     ep: int
     box_gpus: int
-    """GPUs of a box: TP x CP."""
+    """Devices of a box: TP x CP."""
     unit: str
     """`node` or `rack`: what a place is."""
     unit_gpus: int
@@ -103,6 +105,8 @@ class LayoutDrawing:
     boxes: tuple[tuple[Box, ...], ...]
     """By shown replica, then by shown stage."""
     groups: tuple[DrawnGroup, ...]
+    noun: DeviceNoun = GPU
+    """What a device is called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +180,7 @@ class AnswerCard:
 
     @property
     def bars(self) -> tuple[Bar, ...]:
-        """The bars of the card: the step, the memory of the fullest GPU."""
+        """The bars of the card: the step, the memory of the fullest device."""
         return tuple(bar for bar in (self.step, self.memory) if bar)
 
     def figure(self, key: str) -> CardFigure:

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from planner.render.answers.result import proof_lead
 from planner.render.card.figures import seconds
 from planner.render.card.sentences import degrees_words
+from planner.render.nouns import noun_of
 from planner.solver.answer.result import Plan, Result
 from planner.solver.answer.uncertainty import MARGIN_COST_FRAC, TIE_FRAC
 from planner.units import format_percent
@@ -12,12 +13,13 @@ from planner.units import format_percent
 COMPARED: Mapping[str, tuple[str, str]] = {
     "step_time": ("the fastest plan", "takes {} time"),
     "tokens_per_s": ("the fastest plan", "takes {} time"),
-    "devices": ("the fastest plan on so few GPUs", "takes {} time"),
+    "devices": ("the fastest plan on so few {devices}", "takes {} time"),
     "cost": ("the cheapest plan", "costs {}"),
     "energy": ("the plan of least energy", "takes {} energy"),
     "goodput": ("the plan that ends the run first", "takes {} wall-clock time"),
 }
-"""What the best plan by each objective is called, and how another is compared with it."""
+"""What the best plan by each objective is called, and how another is compared with it;
+`devices` is what those of the cluster are called."""
 BY_TIME = ("step_time", "tokens_per_s", "devices")
 """Objectives whose plans are told apart by the step time."""
 LEAST_GAIN_FRAC = 0.0005
@@ -65,13 +67,17 @@ def fastest_s(result: Result, plan: Plan) -> float:
     return min(known)
 
 
+def _best_words(result: Result, objective: str) -> str:
+    return COMPARED[objective][0].format(devices=noun_of(result).many)
+
+
 def _passed_over_words(result: Result, plan: Plan) -> str:
     """Return which better plan leaves too little memory free; "" where there is none."""
     margin, (objective,) = result.margin, goals_of(result)
     if margin is None or margin.fastest is None or margin.fastest_step_s is None:
         return ""
-    best, _ = COMPARED[objective]
-    words = f"{best[0].upper()}{best[1:]}, {degrees_words(margin.fastest.layout)},"
+    noun, best = noun_of(result), _best_words(result, objective)
+    words = f"{best[0].upper()}{best[1:]}, {degrees_words(margin.fastest.layout, noun)},"
     ranks = "time" if objective in BY_TIME else objective
     less = ""
     is_like = margin.fastest.layout.n_devices == plan.layout.n_devices and _is_one_pool(result)
@@ -87,7 +93,7 @@ def _passed_over_words(result: Result, plan: Plan) -> str:
 def _tie_words(result: Result, plan: Plan) -> str:
     """Return that a plan is the best one, or ties with it, and which of those comes first."""
     (objective,) = goals_of(result)
-    best, _ = COMPARED[objective]
+    best = _best_words(result, objective)
     gain = _best_value(result, plan, objective) / _value(plan, objective) - 1
     if gain < -LEAST_GAIN_FRAC:
         how = _difference(objective, gain)
@@ -104,7 +110,7 @@ def _tie_words(result: Result, plan: Plan) -> str:
     more = _value(rivals[0], objective) / _value(plan, objective) - 1
     if objective == "devices":
         more = rivals[0].step_time_s / plan.step_time_s - 1
-    rival = degrees_words(rivals[0].layout)
+    rival = degrees_words(rivals[0].layout, noun_of(result))
     return f"This is {best}; the next, {rival}, {_difference(objective, more)}."
 
 
@@ -123,10 +129,10 @@ def _value(plan: Plan, objective: str) -> float:
 def _best_value(result: Result, plan: Plan, objective: str) -> float:
     """Return the least value of an objective that is known, in the unit of `_value`.
 
-    On one number of GPUs every objective grows with the step time: then also that of plans that
+    On one number of devices every objective grows with the step time: then also that of plans that
     are not listed.
     """
-    if objective in ("step_time", "tokens_per_s") or _is_on_same_gpus(result, plan):
+    if objective in ("step_time", "tokens_per_s") or _is_on_same_devices(result, plan):
         return _value(plan, objective) * fastest_s(result, plan) / plan.step_time_s
     rivals = [
         p
@@ -136,8 +142,8 @@ def _best_value(result: Result, plan: Plan, objective: str) -> float:
     return min(_value(p, objective) for p in rivals)
 
 
-def _is_on_same_gpus(result: Result, plan: Plan) -> bool:
-    """Tell whether every plan that was searched is on one pool, in one recipe, on as many GPUs."""
+def _is_on_same_devices(result: Result, plan: Plan) -> bool:
+    """Tell whether all plans that were searched share pool, recipe and number of devices."""
     counts = {p.layout.n_devices for p in result.plans}
     counts |= {n for d in result.devices for n in d.searched}
     return counts == {plan.layout.n_devices} and _is_one_pool(result)

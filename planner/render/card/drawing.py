@@ -9,6 +9,7 @@ from typing import Any
 
 from costmodels.plans import Layout
 from planner.render.card.card import Box, DrawnGroup, LayoutDrawing
+from planner.render.nouns import noun_of_pool
 from planner.solver.answer.result import Plan
 
 MAX_REPLICAS = 3
@@ -42,11 +43,12 @@ def drawing_of(plan: Plan, pool: Mapping[str, Any]) -> LayoutDrawing:
         units,
         boxes,
         drawn_groups(plan, pool),
+        noun_of_pool(pool),
     )
 
 
 def unit_of(pool: Mapping[str, Any]) -> tuple[str, int]:
-    """Return what places are called and how many GPUs one has: a rack where NVLink spans nodes."""
+    """Return what places are called and the devices of one: a rack where NVLink spans nodes."""
     node = int(pool["accelerators_per_node"])
     domain = int(pool.get("segment") or pool["scale_up_domain"])
     return ("rack", domain) if domain > node else ("node", node)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from hardware.nouns import DeviceNoun
 from planner.render.card.card import Bar, CardFigure, Segment
 from planner.render.colours import LEGEND, memory_key, time_key
 from planner.solver.answer.result import Plan
@@ -11,16 +12,17 @@ DAY_S = 86400.0
 JOULES_PER_MWH = 3.6e9
 
 
-def figures_of(plan: Plan, goals: Sequence[str] = ()) -> tuple[CardFigure, ...]:
+def figures_of(plan: Plan, noun: DeviceNoun, goals: Sequence[str] = ()) -> tuple[CardFigure, ...]:
     """Return the figures of a plan: step, MFU, rate, memory; days and cost where known.
 
-    `goals` are the objectives of the question: energy has a figure where it is one of them.
+    `noun`: what its devices are called. `goals` are the objectives of the question: energy has a
+    figure where it is one of them.
     """
     energy = _energy(plan) if "energy" in goals else []
-    return (*_rates(plan), _memory(plan), *_run(plan), *energy)
+    return (*_rates(plan, noun), _memory(plan, noun), *_run(plan), *energy)
 
 
-def _rates(plan: Plan) -> list[CardFigure]:
+def _rates(plan: Plan, noun: DeviceNoun) -> list[CardFigure]:
     low, high = plan.step_time_p10_s, plan.step_time_p90_s
     interval = f"80 % interval {seconds(low)} to {seconds(high)}"
     over = ""
@@ -41,17 +43,17 @@ def _rates(plan: Plan) -> list[CardFigure]:
             "tokens/s",
             plan.tokens_per_s,
             f"{plan.tokens_per_s:,.0f}",
-            f"{plan.tokens_per_s_per_device:,.0f} per GPU",
+            f"{plan.tokens_per_s_per_device:,.0f} per {noun.one}",
         ),
     ]
     return figures
 
 
-def _memory(plan: Plan) -> CardFigure:
+def _memory(plan: Plan, noun: DeviceNoun) -> CardFigure:
     peak, usable = plan.breakdown.peak_bytes, plan.usable_bytes
     free = plan.headroom_frac
     left = f"{format_percent(abs(free))} {'free' if free >= 0 else 'too much'}"
-    note = f"of {usable / GIB:.1f} usable on the fullest GPU, {left}"
+    note = f"of {usable / GIB:.1f} usable on the fullest {noun.one}, {left}"
     return CardFigure("peak_bytes", "memory", round(peak), f"{peak / GIB:.1f} GiB", note)
 
 

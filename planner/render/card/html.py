@@ -112,7 +112,7 @@ def _class(key: str) -> str:
 
 
 def _drawing(drawing: LayoutDrawing) -> str:
-    """Return replicas as rows of stages; inside a box its TP x CP GPUs."""
+    """Return replicas as rows of stages; inside a box its TP x CP devices."""
     rows = drawing.boxes
     width = LABEL_WIDTH + len(rows[0]) * (BOX_WIDTH + GAP)
     height = len(rows) * (BOX_HEIGHT + GAP) + 20
@@ -157,7 +157,7 @@ def _replica(drawing: LayoutDrawing, row: Sequence[Box], k: int) -> list[str]:
 
 
 def _box(drawing: LayoutDrawing, box: Box, x: int, y: int) -> str:
-    """Return a box with a cell a GPU where they can be seen, and where it lies."""
+    """Return a box with a cell a device where they can be seen, and where it lies."""
     columns, rows = min(drawing.tp, 16), min(drawing.cp, 4)
     wide, high = (BOX_WIDTH - 8) / columns, 22 / rows
     cells = "".join(

@@ -18,6 +18,7 @@ from planner.render.colours import LEGEND
 from planner.render.document import answer_document
 from planner.render.html import html
 from planner.render.markdown import markdown
+from planner.render.nouns import noun_of
 from planner.solver.answer.result import Plan, Result
 from planner.units import GIB
 
@@ -80,7 +81,7 @@ def step_figure(plan: Plan) -> Any:
 
 
 def memory_figure(plan: Plan) -> Any:
-    """Return the memory of the fullest GPU of a plan as a stacked bar of Plotly, GiB."""
+    """Return the memory of the fullest device of a plan as a stacked bar of Plotly, GiB."""
     return _bar_figure(memory_bar(plan), GIB, "GiB")
 
 
@@ -95,7 +96,8 @@ def plans_figure(result: Result) -> Any:
         textposition="top center",
         marker={"color": _colours(result.plans), "size": 10},
     )
-    axes = {"xaxis_title": "memory of the fullest GPU (GiB)", "yaxis_title": "step (s)"}
+    memory = f"memory of the fullest {noun_of(result).one} (GiB)"
+    axes = {"xaxis_title": memory, "yaxis_title": "step (s)"}
     return graph.Figure(points, {"title": {"text": "Plans by rank"}, **_axes(axes)})
 
 

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from costmodels.axes import AXES
 from costmodels.plans import Layout
 from costmodels.schedule.stages import SPLITS
+from hardware.nouns import GPU, DeviceNoun
 from planner.option_names import JOB_OPTIONS
 from planner.render.card.card import Assumption, Bar, ClosedAxis
 from planner.render.card.figures import seconds
+from planner.render.nouns import noun_of
 from planner.solver.answer.reasons import stage_words
 from planner.solver.answer.result import Result
 from planner.specs.cluster.words import cluster_words
@@ -21,20 +23,25 @@ LEAST_PART_FRAC = 0.01
 SCHEDULE_WORDS: Mapping[str, str] = {"1f1b": "1F1B", "gpipe": "GPipe", "none": ""}
 
 
-def layout_words(layout: Layout) -> str:
+def layout_words(layout: Layout, noun: DeviceNoun = GPU) -> str:
     """Return a layout in words and digits: `TP 4 x PP 4 x DP 32, micro-batch 1, interleaved 4`."""
     x = layout
-    parts = [degrees_words(x), *_sharding_words(x), f"micro-batch {x.mbs}", *_pipeline_words(x)]
+    parts = [
+        degrees_words(x, noun),
+        *_sharding_words(x),
+        f"micro-batch {x.mbs}",
+        *_pipeline_words(x),
+    ]
     return ", ".join([*parts, recompute_words(x), *_other_words(x)])
 
 
-def degrees_words(layout: Layout) -> str:
+def degrees_words(layout: Layout, noun: DeviceNoun = GPU) -> str:
     """Return the degrees above 1: `TP 4 x PP 4 x CP 2 x DP 16, EP 8`; `1 GPU` where all are 1."""
     x = layout
     degrees = (("TP", x.tp), ("PP", x.pp), ("CP", x.cp), ("DP", x.dp))
-    product = " x ".join(f"{name} {size}" for name, size in degrees if size > 1) or "1 GPU"
+    product = " x ".join(f"{name} {size}" for name, size in degrees if size > 1)
     experts = [f"{name} {size}" for name, size in (("EP", x.ep), ("ETP", x.etp)) if size > 1]
-    return ", ".join([product, *experts])
+    return ", ".join([product or f"1 {noun.one}", *experts])
 
 
 def _sharding_words(layout: Layout) -> list[str]:
@@ -153,7 +160,9 @@ def _unstated(result: Result) -> list[Assumption]:
         unstated.append(Assumption("no tokens of the run, so no days", "--tokens"))
     if not any("price_per_hour" in pool for pool in result.inputs["cluster"]["pools"]):
         option = "--set pools.0.price_per_hour="
-        unstated.append(Assumption("no price of a GPU hour, so no cost", option))
+        unstated.append(
+            Assumption(f"no price of a {noun_of(result).one} hour, so no cost", option)
+        )
     return unstated
 
 

@@ -194,8 +194,8 @@ def _wire_lines(drawing: LayoutDrawing, width: int, style: Style) -> list[str]:
     inner = " x ".join(
         f"{name} {n}" for name, n in (("TP", drawing.tp), ("CP", drawing.cp)) if n > 1
     )
-    gpus = f"{drawing.box_gpus} GPU{'s' * (drawing.box_gpus > 1)}"
-    parts = [f"each box {gpus}" + (f" = {inner}" if inner else "")]
+    noun = drawing.noun.many if drawing.box_gpus > 1 else drawing.noun.one
+    parts = [f"each box {drawing.box_gpus} {noun}" + (f" = {inner}" if inner else "")]
     wires: dict[str, list[str]] = {}
     for group in drawing.groups:
         wires.setdefault(group.wire, []).append(group.label)

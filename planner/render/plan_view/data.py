@@ -226,8 +226,8 @@ def plan_view(
         model=problem.shape.name,
         cluster=cluster.cluster.name,
         layout=shown_layout(plan.layout),
-        words=layout_words(plan.layout),
-        tiles=_tiles(deck, plan),
+        words=layout_words(plan.layout, problem.pool.accelerator.noun),
+        tiles=_tiles(deck, problem, plan),
         facts=facts,
         binding=binding(deck, problem, bound),
         warnings=_warnings(deck, plan),
@@ -256,7 +256,7 @@ def plan_view(
     return view
 
 
-def _tiles(deck: Deck, plan: Plan) -> tuple[tuple[str, CardNumber], ...]:
+def _tiles(deck: Deck, problem: Problem, plan: Plan) -> tuple[tuple[str, CardNumber], ...]:
     """Return the numbers that come first."""
     names = {
         "step-time": "step time",
@@ -265,7 +265,7 @@ def _tiles(deck: Deck, plan: Plan) -> tuple[tuple[str, CardNumber], ...]:
         "hfu": "HFU",
         f"memory-{plan.breakdown.peak_stage}-peak": "peak memory",
         "devices": "devices",
-        "gpu-hours": "GPU-hours of the run",
+        "gpu-hours": f"{problem.pool.accelerator.noun.one}-hours of the run",
         "cost": "price of the run",
     }
     return tuple((name, deck.see(key)) for key, name in names.items() if key in deck.cards)

@@ -111,7 +111,10 @@ def memory_by_stage(
             "bargap": 0.2,
             "shapes": lines,
             "annotations": labels,
-            "xaxis": {"title": {"text": "GiB per GPU"}, "range": [0, 1.14 * largest / GIB]},
+            "xaxis": {
+                "title": {"text": f"GiB per {part.noun.one}"},
+                "range": [0, 1.14 * largest / GIB],
+            },
             "yaxis": {"autorange": "reversed", "title": {"text": ""}, "type": "category"},
             "legend": {"traceorder": "normal"},
         },
@@ -258,7 +261,7 @@ def memory_over_step(
     ]
     if course.is_shortened:
         notes.append("A step of fewer micro-batches is drawn: all but its ends repeats itself.")
-    frame = Frame(380, _course_layout(course, plan, unit, factor), legend_lines=2)
+    frame = Frame(380, _course_layout(course, problem, plan, (unit, factor)), legend_lines=2)
     heading = FigureHeading(
         "memory-course", "Memory of the fullest stage over the step", caption, tuple(notes)
     )
@@ -334,9 +337,12 @@ def _short(value: float) -> float:
     return float(f"{value:.7g}")
 
 
-def _course_layout(course: MemoryCourse, plan: Plan, unit: str, factor: float) -> dict[str, Any]:
+def _course_layout(
+    course: MemoryCourse, problem: Problem, plan: Plan, scale: tuple[str, float]
+) -> dict[str, Any]:
     """Return the axes: one panel, or one a window; the limit, and where the phases part."""
     usable, n = plan.usable_bytes / GIB, len(course.windows)
+    (unit, factor), noun = scale, problem.pool.accelerator.noun
     out: dict[str, Any] = {"hovermode": "x unified", "shapes": [], "annotations": []}
     if n > 1:
         out["grid"] = {"rows": 1, "columns": n, "pattern": "independent", "xgap": 0.12}
@@ -345,7 +351,7 @@ def _course_layout(course: MemoryCourse, plan: Plan, unit: str, factor: float) -
         low, high = window.start_s / factor, window.end_s / factor
         title = f"Time in the step ({unit})" if n == 1 else f"{window.name} ({unit})"
         out[f"xaxis{number}"] = {"title": {"text": title}, "range": [low, high]}
-        name = "GiB of the stage's GPU" if i == 0 else ""
+        name = f"GiB of the stage's {noun.one}" if i == 0 else ""
         out[f"yaxis{number}"] = {"title": {"text": name}, "range": [0.0, 1.12 * usable]}
         out["shapes"].append(
             _dashed(number, (low, high), (usable, usable), legend_fill("limit"), "dash")

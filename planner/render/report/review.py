@@ -386,10 +386,11 @@ def _sensitivities(problem: Any, plan: Plan) -> Iterator[Part]:
 def _risks(data: Mapping[str, Any], opened: Opened) -> Iterator[Part]:
     _, cluster, problem, plan = opened
     yield Heading(2, "Risks")
+    noun = problem.pool.accelerator.noun
     low, high = (x / plan.step_time_s - 1 for x in (plan.step_time_p10_s, plan.step_time_p90_s))
     items = [
         f"Step time: between {low:+.0%} and {high:+.0%} (80 % prediction interval), calibrated on "
-        f"{regime_words(plan.interval_regime)}; a trial (planner trial) narrows it.",
+        f"{regime_words(plan.interval_regime, noun)}; a trial (planner trial) narrows it.",
     ]
     free = plan.headroom_frac
     if free < 0:

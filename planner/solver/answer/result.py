@@ -165,7 +165,7 @@ class Plan(LibraryAnswer):
         return import_module(RENDERER).step_figure(self)
 
     def memory_figure(self) -> Any:
-        """Return the memory of the fullest GPU as a Plotly figure, GiB."""
+        """Return the memory of the fullest device as a Plotly figure, GiB."""
         return import_module(RENDERER).memory_figure(self)
 
     def row_json(self) -> dict[str, Any]:

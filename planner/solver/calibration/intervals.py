@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
+from hardware.nouns import DeviceNoun
 from planner.solver.calibration.file import Calibration, load_calibration, rounded
 from searches.frameworks.registry import GPU_VENDORS
 
@@ -36,13 +37,13 @@ Interval = tuple[float, float]
 FITTED, NEW, UNLIKE = "fitted", "new", "unlike"
 ANCHORED, ANCHORED_WELL = "anchored-1", "anchored-3"
 EVIDENCE = {
-    FITTED: "of this stack and GPU",
-    NEW: "where stack or GPU is new to the calibration",
-    UNLIKE: "where stack and GPU are new to the calibration",
+    FITTED: "of this stack and {noun}",
+    NEW: "where stack or {noun} is new to the calibration",
+    UNLIKE: "where stack and {noun} are new to the calibration",
     ANCHORED: "scaled by one measured step of yours",
     ANCHORED_WELL: "scaled by three measured steps of yours",
 }
-"""What stands behind a prediction, in words."""
+"""What stands behind a prediction, in words; `noun` is what a device is called."""
 BY_UNKNOWNS = (FITTED, NEW, UNLIKE)
 """Without an anchor, by how much of stack and devices the calibration was not fitted to."""
 KINDS = {
@@ -178,15 +179,16 @@ def widening(families: Sequence[str], log_ratio: Floats, bounds: Floats) -> floa
     return float(_weighted_quantiles(own, weight, (HIGH - LOW,))[0])
 
 
-def regime_words(regime: str) -> str:
+def regime_words(regime: str, noun: DeviceNoun) -> str:
     """Return a regime in words, to follow `calibrated on`.
 
-    >>> regime_words("fitted.compute")
+    >>> from hardware.nouns import GPU
+    >>> regime_words("fitted.compute", GPU)
     'compute-bound runs of this stack and GPU'
     """
     evidence, kind, *adapters = regime.split(".")
     wider = ", widened for adapters" if adapters and evidence in BY_UNKNOWNS else ""
-    return f"{KINDS[kind]} {EVIDENCE[evidence]}{wider}"
+    return f"{KINDS[kind]} {EVIDENCE[evidence].format(noun=noun.one)}{wider}"
 
 
 @dataclass(frozen=True, slots=True)

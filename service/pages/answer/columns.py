@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from hardware.nouns import DeviceNoun
 from planner.render.card.sentences import degrees_words, layout_words
+from planner.render.nouns import noun_of, noun_of_plan
 from planner.solver.answer.uncertainty import HEADROOM_STEP, TIE_FRAC
 from planner.units import GIB
 
@@ -32,6 +34,12 @@ class ListColumn:
     hint: str = ""
     place: int = 0
     """Of those shown at first, from 1; 0 for what is shown where it is chosen."""
+
+    def named(self, noun: DeviceNoun) -> "ListColumn":
+        """Return the column with what devices are called: `{one}`, `{many}`, `{short}`."""
+        words = {"one": noun.one, "many": noun.many, "short": noun.short}
+        texts = {name: getattr(self, name).format(**words) for name in ("title", "unit", "hint")}
+        return replace(self, **texts)
 
     def to_json(self) -> Data:
         """Return the column without its values."""
@@ -66,8 +74,11 @@ def list_columns_of(result: "Result") -> tuple[ListColumn, ...]:
     }
     fastest_s = min((plan.step_time_s for plan in plans), default=0.0)
     times = _time_columns(fastest_s >= IN_SECONDS_S)
+    noun = noun_of(result)
     return tuple(
-        times.get(column.key, column) for column in COLUMNS if several.get(column.key, True)
+        times.get(column.key, column).named(noun)
+        for column in COLUMNS
+        if several.get(column.key, True)
     )
 
 
@@ -95,7 +106,8 @@ def tie_of(plan: "Plan") -> str:
 
 def _details(plan: "Plan") -> str:
     """Return what the card says of a layout after its degrees."""
-    words, degrees = layout_words(plan.layout), degrees_words(plan.layout)
+    noun = noun_of_plan(plan)
+    words, degrees = layout_words(plan.layout, noun), degrees_words(plan.layout, noun)
     return words.removeprefix(degrees).removeprefix(", ")
 
 
@@ -141,7 +153,7 @@ def _time_columns(in_seconds: bool) -> dict[str, ListColumn]:
 IN_SECONDS_S = 1.0
 """Step time from which the table shows seconds, as the card does."""
 COLUMNS = (
-    ListColumn("layout", "Layout", lambda p: degrees_words(p.layout), place=1),
+    ListColumn("layout", "Layout", lambda p: degrees_words(p.layout, noun_of_plan(p)), place=1),
     ListColumn("details", "Details", _details, hint="what else the layout says", place=2),
     ListColumn(
         "tie",
@@ -154,11 +166,11 @@ COLUMNS = (
     ),
     ListColumn("pool", "Pool", lambda p: p.pool, place=6),
     ListColumn("precision", "Recipe", lambda p: p.recipe_label, place=7),
-    ListColumn("devices", "GPUs", lambda p: p.layout.n_devices, 0, place=8),
+    ListColumn("devices", "{many}", lambda p: p.layout.n_devices, 0, place=8),
     _time_columns(True)["step"],
     _time_columns(True)["low"],
     _time_columns(True)["high"],
-    ListColumn("tokens", "Tokens/s", lambda p: p.tokens_per_s_per_device, 0, "/GPU", place=10),
+    ListColumn("tokens", "Tokens/s", lambda p: p.tokens_per_s_per_device, 0, "/{short}", place=10),
     ListColumn(
         "mfu",
         "MFU",
@@ -182,7 +194,7 @@ COLUMNS = (
         lambda p: p.breakdown.peak_bytes / GIB,
         1,
         "GiB",
-        "of the fullest GPU",
+        "of the fullest {one}",
         4,
     ),
     ListColumn("free", "Free", lambda p: p.headroom_frac * 100, 1, "%", "of the usable memory"),

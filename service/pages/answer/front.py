@@ -64,8 +64,8 @@ class Side:
 def front_drawing(result: "Result") -> Data:
     """Return the plans of a result as paths: dots of others and ties, the front, the first.
 
-    x is the step time, y the memory of the fullest GPU in GiB, both to the right and upwards; of
-    more than `MOST_DRAWN` others some are drawn, evenly chosen.
+    x is the step time, y the memory of the fullest device in GiB, both to the right and upwards;
+    of more than `MOST_DRAWN` others some are drawn, evenly chosen.
     """
     plans = result.plans
     longest = max(plan.step_time_s for plan in plans)

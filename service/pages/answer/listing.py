@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from planner.render.card.answer import accelerator_name, card_of, runner_of
 from planner.render.card.html import card_html
+from planner.render.nouns import noun_of
 from service.pages.answer.columns import list_columns_of, shown_digits
 from service.pages.answer.front import front_drawing
 from service.pages.answer.funnel import funnel
@@ -38,6 +39,7 @@ def listing(result: "Result") -> Data:
         "card": answer_card(result),
         "runner": first_runner(result),
         "gpus": asked_gpus_text(result),
+        "noun": noun_of(result).one,
         "heading": _unwrapped(lines_of(heading_parts(result))),
         "assumed": _unwrapped(
             lines_of(assumed_parts(result.notes, "a field of the form changes one"))
@@ -73,7 +75,7 @@ def first_runner(result: "Result") -> str:
 
 
 def asked_gpus_text(result: "Result") -> str:
-    """Return the GPUs that were asked for, by pool: `64 x h100-sxm-80gb`."""
+    """Return the devices that were asked for, by pool: `64 x h100-sxm-80gb`."""
     return ", or ".join(
         f"{pool['nodes'] * pool['accelerators_per_node']:,} x {accelerator_name(pool)}"
         for pool in result.inputs["cluster"]["pools"]

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from planner.render.nouns import noun_of
 from planner.solver.answer.reasons import shown_layout
 from planner.units import GIB
 from service.pages.answer.quantities import s_or_ms
@@ -39,6 +40,7 @@ def nothing_fits_view(result: "Result") -> Data:
     if result.closest:
         miss = result.closest
         closest = {
+            "noun": noun_of(result).one,
             "layout": shown_layout(miss.layout),
             "needs_gib": round(miss.peak_bytes / GIB, 1),
             "usable_gib": round(miss.usable_bytes / GIB, 1),

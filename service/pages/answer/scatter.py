@@ -33,6 +33,7 @@ def pareto_rows(points: Sequence[tuple[float, float]]) -> list[int]:
 def scatter(result: "Result") -> "Chart":
     """Return step time against memory of all plans: front, ties, intervals, the limit."""
     from planner.render.charts.chart import Chart, Frame
+    from planner.render.nouns import noun_of
     from planner.render.palette import legend_fill
     from planner.render.report.answers import AnswerTable
     from planner.render.report.theme import GREY
@@ -125,7 +126,7 @@ def scatter(result: "Result") -> "Chart":
     layout = {
         "xaxis": {"title": {"text": f"step time ({unit})"}, "range": shown}
         | ({"type": "log"} if wide else {}),
-        "yaxis": {"title": {"text": "memory of the fullest GPU (GiB)"}},
+        "yaxis": {"title": {"text": f"memory of the fullest {noun_of(result).one} (GiB)"}},
     }
     rows = tuple(
         (

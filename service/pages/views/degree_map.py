@@ -34,11 +34,14 @@ class MapAnswer(answers.AnswerBody):
     tps: list[int]
     pps: list[int]
     n_devices: int
-    """GPUs of the largest pool."""
+    """Devices of the largest pool."""
+    devices: str
+    """What they are called."""
     cells: list[dict[str, Any]]
 
 
 def _degree_map(request: MapBody, running: RunningCall) -> Data:
+    from hardware.nouns import common_noun
     from planner.analyze.degree_map import degree_map, searched_inputs
     from planner.solver.execution import Execution, named_executor
 
@@ -47,12 +50,14 @@ def _degree_map(request: MapBody, running: RunningCall) -> Data:
     executor = named_executor(running.executor, running.ray_address)
     execution = Execution(executor, stop_of(running), None, running.shared)
     cells = degree_map(*inputs, execution, told(running))
+    pools = inputs[1].cluster.pools
     fastest_s = min((c.plan.step_time_s for c in cells if c.plan), default=0.0)
     return {
         "complete": all(cell.kind != "stopped" for cell in cells),
         "tps": sorted({cell.tp for cell in cells}),
         "pps": sorted({cell.pp for cell in cells}),
-        "n_devices": max(pool.n_devices for pool in inputs[1].cluster.pools),
+        "n_devices": max(pool.n_devices for pool in pools),
+        "devices": common_noun(pool.accelerator.noun for pool in pools).many,
         "cells": [cell_data(cell, fastest_s) for cell in cells],
     }
 

@@ -49,6 +49,17 @@ def test_a_row_says_what_the_plan_says(result, found):
         assert (cells["tp"], cells["dp"]) == (plan.layout.tp, plan.layout.dp)
 
 
+def test_a_page_of_chips_says_no_gpu():
+    found = listing(solve("llama3-8b", "16xtpu-v5p", top=3))
+    said = {key: value for key, value in found.items() if key != "gpus"}
+    assert "GPU" not in json.dumps(said)
+    columns = {column["key"]: column for column in found["columns"]}
+    assert columns["tokens"]["unit"] == "/chip"
+    assert columns["memory"]["hint"] == "of the fullest TPU chip"
+    assert "fullest TPU chip" in found["card"]
+    assert found["noun"] == "TPU chip"
+
+
 def test_columns_of_axes_that_no_plan_uses_are_left_out(result):
     keys = {column.key for column in list_columns_of(result)}
     assert not keys & {"ep", "etp", "pool", "precision", "cost"}

@@ -58,6 +58,7 @@ def add_headline(
 
 def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -> tuple[Fact, ...]:
     result, x, job = plan.breakdown, plan.layout, problem.job
+    noun = problem.pool.accelerator.noun
     terms = [(name, value) for name, value in result.time_s.items() if value > 0.0]
     step = deck.add(
         "step-time",
@@ -75,7 +76,7 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
         ),
     )
     low, high = interval_of(plan.interval_regime, calibration)
-    regime = regime_words(plan.interval_regime)
+    regime = regime_words(plan.interval_regime, noun)
     source = (
         "planner.solver.calibration.intervals: quantiles of measured over predicted steps of"
         f" {regime}; {calibration_words(calibration)}"
@@ -175,7 +176,7 @@ def _speed(deck: Deck, problem: Problem, plan: Plan, calibration: Calibration) -
     return (
         Fact("Step time", (step, ", ", Label("80 %"), " interval ", p10, " to ", p90)),
         Fact("Interval", (Label("80 %"), f" prediction interval, from measured plans {regime}")),
-        Fact("Throughput", (rate, ", ", each, " per GPU")),
+        Fact("Throughput", (rate, ", ", each, f" per {noun.one}")),
         Fact("Model FLOPs utilization", utilization),
         Fact("Hardware FLOPs utilization", hardware),
         Fact("Waiting", (idle, " idle in the pipeline, ", waits, " for the network")),
@@ -509,9 +510,10 @@ def _run(deck: Deck, problem: Problem, plan: Plan, operations: Operations) -> tu
         facts += _run_with_failures(deck, problem, plan, operations)
         hours_of = run.expected_s if run.expected_s is not None else hours_of
     if hours_of is not None:
+        noun = problem.pool.accelerator.noun.one
         hours = deck.add(
             "gpu-hours",
-            "GPU-hours of the run",
+            f"{noun}-hours of the run",
             Amount(
                 x.n_devices * hours_of / SECONDS_PER_HOUR,
                 "",
@@ -525,7 +527,7 @@ def _run(deck: Deck, problem: Problem, plan: Plan, operations: Operations) -> tu
                 "devices times hours",
             ),
         )
-        facts.append(Fact("GPU-hours", (hours,)))
+        facts.append(Fact(f"{noun}-hours", (hours,)))
     return tuple(facts)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 import planner
 from costmodels.problem import Problem
+from hardware.nouns import GPU
 from planner.analyze.bottleneck_levers import Bound, bound_of
 from planner.documents import Code, Heading
 from planner.errors import UsageError
@@ -162,5 +163,5 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_interval_is_said_in_words() -> None:
     regime = result().plans[0].interval_regime
-    assert regime_words(regime) in text()
+    assert regime_words(regime, GPU) in text()
     assert regime not in text()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hardware.nouns import GPU
 from planner.measure.calibrate.cross_validation import HeldOut
 from planner.measure.calibrate.residuals import (
     anchored_residuals,
@@ -135,7 +136,7 @@ def test_the_shipped_file_has_every_regime_and_a_resolution() -> None:
         # In ln at least sqrt 2 as wide, but for the three digits of the file.
         assert np.log(unlike[1]) >= 2**0.5 * np.log(new[1]) - 5e-3
         assert np.log(unlike[0]) <= 2**0.5 * np.log(new[0]) + 5e-3
-    assert all(regime_words(regime) for regime in regimes)
+    assert all(regime_words(regime, GPU) for regime in regimes)
     assert 0.0 < shipped.resolution["same-tp-pp"] < shipped.resolution["other-tp-pp"] < 0.3
 
 
@@ -268,8 +269,8 @@ def test_adapters_widen_what_no_anchor_narrows() -> None:
         assert abs(math.log(found)) == pytest.approx(math.sqrt(squares), rel=0.02)
     anchored = shipped.intervals["anchored-3.compute"]
     assert interval_of("anchored-3.compute.adapters", shipped) == anchored
-    assert "adapters" in regime_words("new.network.adapters")
-    assert "adapters" not in regime_words("anchored-1.network.adapters")
+    assert "adapters" in regime_words("new.network.adapters", GPU)
+    assert "adapters" not in regime_words("anchored-1.network.adapters", GPU)
 
 
 def test_the_widening_is_that_of_the_shipped_runs_with_adapters(entries: tuple[Any, Any]) -> None:
