@@ -12,6 +12,7 @@ from costmodels.comm.collectives import (
     chosen_algorithm,
     collective_s,
     point_to_point_s,
+    torus_sent_bytes_per_s,
 )
 from costmodels.comm.context_parallel import ContextSplit, widths
 from costmodels.comm.data_parallel import DataGroups, DataParallelTimes, sums_whole
@@ -102,6 +103,9 @@ class PlanTransfer:
     algorithm: str
     scale_out_bytes: float = 0.0
     """Of `sent_bytes`, what leaves the scale-up domain; the mean of the group's ranks."""
+    torus_bytes_per_s: float = 0.0
+    """What the device sends at inside its slice, by the links that the group has of a torus; 0
+    without one."""
 
 
 def _wire_factor(collective: str, ranks: int) -> float:
@@ -200,6 +204,12 @@ class Wires:
             ("tp time", name, size_bytes, place),
             lambda: float(tp_collective_s(self.problem, name, size_bytes, place.group).item()),
         )
+
+    def torus_bytes_per_s(self, name: str, place: Place) -> float:
+        """Return what a rank sends at on the links of a torus, bytes per second; 0 without one."""
+        if place.torus is None:
+            return 0.0
+        return float(torus_sent_bytes_per_s(name, place.group, self.problem.pool).item())
 
     def algorithm(self, name: str, size_bytes: float, place: Place) -> str:
         """Return the fastest algorithm of a collective."""
@@ -369,6 +379,7 @@ class PlanTraffic:
             calls.dtype,
             algorithm or wires.algorithm(collective, message, place),
             sent * _outside_frac(collective, place),
+            wires.torus_bytes_per_s(collective, place),
         )
 
 

@@ -557,6 +557,22 @@ def chosen_algorithm(
     return algorithms[min(times, key=lambda name: (times[name], name))]
 
 
+def torus_sent_bytes_per_s(collective: str, group: Group, pool: Pool) -> Floats:
+    """Return what a rank sends at by one collective inside its slice, bytes per second.
+
+    What bounds the wire time of a group on a torus, without latencies: all-gathers and what is
+    made of them have the links of their axes, an all-to-all those that cross its slowest axis
+    (`costmodels.comm.torus`), a message one link that it shares with those it passes.
+    """
+    share = group.torus
+    assert share is not None
+    if collective == "all-to-all":
+        return np.asarray(pool.accelerator.ring_bytes_per_s * share.exchange_frac)
+    if collective == "point-to-point":
+        return np.asarray(pool.accelerator.pair_bytes_per_s / share.links_apart)
+    return inside_bytes_per_s(group, pool)
+
+
 def point_to_point_s(size_bytes: ArrayLike, group: Group, pool: Pool) -> Floats:
     """Return the time of one message between neighbours of a group, seconds: a + n / B."""
     n = np.asarray(size_bytes, dtype=np.float64)

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from costmodels.comm.collectives import torus_sent_bytes_per_s
+from costmodels.comm.placement import place_group
 from costmodels.layers.params import expert_layer_params, expert_params, layer_params
 from costmodels.parameters import embedding_params, head_params
 from costmodels.plans import Layout
@@ -192,12 +194,16 @@ def survives(old: Holdings, alive: NDArray[np.bool_]) -> bool:
 def port_bytes_per_s(problem: Problem, n_nodes: int) -> float:
     """Return the bandwidth of one device to any other in use, one-way, bytes per second.
 
-    Within one scale-up domain what a ring reaches there; else the device's share of the ports of
-    its node, over the oversubscription of every tier that is smaller than the nodes in use. Left
-    out: that some of the traffic stays within a node, or below a tier.
+    Within one scale-up domain what a ring reaches there, on a torus what each rank of an
+    all-to-all over the devices in use sends at, along their slowest axis; else the device's share
+    of the ports of its node, over the oversubscription of every tier that is smaller than the
+    nodes in use. Left out: that some of the traffic stays within a node, or below a tier.
     """
     pool = problem.pool
     if n_nodes * pool.devices_per_node <= pool.scale_up_domain:
+        if pool.slice_shape:
+            group = place_group(n_nodes * pool.devices_per_node, 1, pool, problem.fabric)
+            return float(torus_sent_bytes_per_s("all-to-all", group, pool))
         return pool.accelerator.ring_bytes_per_s
     over = 1.0
     for tier in problem.tiers:

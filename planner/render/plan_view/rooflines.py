@@ -366,11 +366,11 @@ def communication_roofline(deck: Deck, problem: Problem, plan: Plan) -> ViewFigu
         xs.append(x)
         ys.append(y / 1e12)
     peak = part.peak_flops_per_s[problem.job.recipe.linear]
-    used = {binding_link(one, rates)[0] for one in result}
+    links = [(one, binding_link(one, rates)[0]) for one in result]
+    used = {(link, rate_of(link, one, rates)) for one, link in links}
     low, high = min(xs) / 3, max(xs) * 3
     for link, dash in (("scale-up", "solid"), ("scale-out", "dash"), ("host", "dot")):
-        if link in used:
-            b = rates[link]
+        for b in sorted({rate for name, rate in used if name == link}, reverse=True):
             name = f"{link} {quantity_text(b, 'B/s', 3)}"
             traces.append(_line([low, high], [low * b / 1e12, high * b / 1e12], name, dash))
     for name, value, dash in (
@@ -491,13 +491,21 @@ def link_rates(problem: Problem) -> dict[str, float]:
     return rates
 
 
+def rate_of(link: str, one: PlanTransfer, rates: dict[str, float]) -> float:
+    """Return the bandwidth that a transfer has of a link, bytes per second.
+
+    That of `link_rates`; on a torus what one collective gets along the axes of its group.
+    """
+    return one.torus_bytes_per_s or rates[link] if link == "scale-up" else rates[link]
+
+
 def binding_link(one: PlanTransfer, rates: dict[str, float]) -> tuple[str, float]:
     """Return the link that takes longest for a transfer, and the bytes on it."""
     if one.axis == "host":
         return "host", one.sent_bytes
     outside = min(one.scale_out_bytes, one.sent_bytes)
     inside = one.sent_bytes - outside
-    near, far = inside / rates["scale-up"], outside / rates["scale-out"]
+    near, far = inside / rate_of("scale-up", one, rates), outside / rates["scale-out"]
     return ("scale-up", inside) if near >= far else ("scale-out", outside)
 
 
@@ -609,14 +617,15 @@ def _transfer_row(
             numbers,
         ),
     )
-    share = reached / rates[link]
+    bandwidth = rate_of(link, one, rates)
+    share = reached / bandwidth
     of_link = deck.add(
         f"{key}-share",
         f"share of the link that {name} reaches",
         Amount(share, "%", text=f"{100 * share:.0f} %"),
         Derivation(
             "reached / bandwidth of the link",
-            f"{exact(reached, 'B/s')} / {exact(rates[link], 'B/s')}",
+            f"{exact(reached, 'B/s')} / {exact(bandwidth, 'B/s')}",
             "catalogue and calibration: ring bandwidth inside, ports × their efficiency outside",
         ),
     )

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from costmodels.comm.collectives import collective_s, point_to_point_s
+from costmodels.comm.collectives import collective_s, point_to_point_s, torus_sent_bytes_per_s
 from costmodels.comm.placement import place_group
 from costmodels.comm.torus import links_apart
 from hardware.catalogue import load_catalogue
@@ -107,6 +107,36 @@ def test_neighbours_have_one_link_and_share_those_on_the_way() -> None:
     assert [links_apart(pool, stride) for stride in (1, 2, 4, 8, 16)] == [1, 2, 1, 2, 1]
     group = place_group(np.array([2]), np.array([2]), pool, Fabric())
     assert point_to_point_s(1e9, group, pool).item() == pytest.approx(3e-6 + 1e9 / (LINK / 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "chips", "operation", "n_ranks", "stride", "links"),
+    [
+        ("tpu-v5p", 64, "all-gather", 64, 1, 6),
+        ("tpu-v5p", 64, "all-reduce", 16, 1, 4),  # two rings
+        ("tpu-v5p", 64, "reduce-scatter", 2, 2, 1),  # a ring whose links two share
+        ("tpu-v5p", 64, "all-to-all", 64, 1, 2 * 63 / 64),  # 8 w / 4
+        ("tpu-v6e", 64, "all-to-all", 64, 1, 63 / 64 / 2),  # lines of 8: 4 w / 8
+        ("tpu-v5p", 64, "point-to-point", 2, 1, 1),
+        ("tpu-v5p", 64, "point-to-point", 2, 2, 1 / 2),
+    ],
+)
+def test_a_rank_sends_at_what_its_group_has_of_the_links(
+    name: str, chips: int, operation: str, n_ranks: int, stride: int, links: float
+) -> None:
+    pool = pool_of(name, chips)
+    group = place_group(n_ranks, stride, pool, Fabric())
+    rate = float(torus_sent_bytes_per_s(operation, group, pool))
+    assert rate == pytest.approx(links * LINK)
+
+
+@pytest.mark.parametrize("operation", ["all-gather", "all-to-all"])
+def test_what_is_sent_takes_its_time_at_that_rate(operation: str) -> None:
+    pool, huge = pool_of("tpu-v5p", 128), 1e15
+    group = place_group(32, 1, pool, Fabric())
+    sent = huge * 31 / 32
+    rate = float(torus_sent_bytes_per_s(operation, group, pool))
+    assert timed(operation, 32, 1, pool, huge) == pytest.approx(sent / rate, rel=1e-6)
 
 
 def test_a_group_that_is_no_box_has_one_link() -> None:

@@ -160,3 +160,19 @@ def test_bandwidth_is_that_of_the_level_that_all_share() -> None:
     assert port_bytes_per_s(problem, 2) == pool.nic_bytes_per_s
     over = np.prod([t.oversubscription for t in problem.fabric.tiers if t.n_nodes < pool.n_nodes])
     assert port_bytes_per_s(problem, pool.n_nodes) == pytest.approx(pool.nic_bytes_per_s / over)
+
+
+@pytest.mark.parametrize(
+    ("cluster", "n_nodes", "links"),
+    [
+        ("64xtpu-v5p", 16, 2 * 63 / 64),  # a ring of 4 an axis: 8 w / 4 of each rank
+        ("64xtpu-v5p", 1, 2 * 3 / 4),  # one such ring alone
+        ("64xtpu-v6e", 8, 63 / 64 / 2),  # 8x8 closes nowhere: 4 w / 8
+    ],
+)
+def test_on_a_torus_all_devices_exchange_along_its_axes(
+    cluster: str, n_nodes: int, links: float
+) -> None:
+    model, inputs = read_inputs("llama3-8b", cluster)
+    problem = make_problem(model, inputs, SolveRequest.of(top=1).options())
+    assert port_bytes_per_s(problem, n_nodes) == pytest.approx(links * 90e9)

@@ -36,6 +36,7 @@ SPECS: dict[str, Spec] = {
         sets=(("training.global_batch", 128), ("pools.0.price_per_hour", 2.5)),
     ),
     "experts": Spec("mixtral-8x7b", "h100-x512", {"tp": 2, "pp": 2, "ep": 8, "zero": 1}),
+    "torus": Spec("mixtral-8x7b", "64xtpu-v5p", {"tp": 2, "ep": 8, "zero": 3}),
     "muon": Spec(
         "llama3-8b",
         "h100-x512",

@@ -248,6 +248,33 @@ def test_every_collective_stands_on_the_communication_roofline(name):
     assert dots == len(wires)
 
 
+def test_on_a_torus_links_are_those_that_a_collective_has():
+    view, plan = plans.viewed("torus"), plans.opened("torus").plan
+    table = view.rooflines[1].table
+    share = table.heads.index("Of the link")
+    # A ring of 4 chips of 4x4x4 holds two groups of tp, a line each: one link. Experts have what
+    # their eight ranks, two chips apart, have of the slowest axis, all devices the three rings.
+    links = {
+        ("tp", "all-gather"): 1,
+        ("ep", "all-to-all"): min(8 / (2 * 2), 8 / (4 * 1)) * 7 / 8,
+        ("dp", "all-gather"): None,
+    }
+    wires = {(x.axis, x.collective): x for x in plan.breakdown.transfers}
+    for key, n_links in links.items():
+        rate = wires[key].torus_bytes_per_s
+        assert n_links is None or rate == pytest.approx(n_links * 90e9), key
+        assert rate < 540e9
+    for row, one in zip(table.rows, plan.breakdown.transfers, strict=True):
+        reached = one.sent_bytes / one.time_s / one.torus_bytes_per_s
+        assert value(view, row[share]) == pytest.approx(reached)
+        assert reached <= 1.0 + 1e-9, one.axis
+
+
+def test_a_view_of_chips_says_no_gpu():
+    assert "GPU" not in plans.shown("torus")
+    assert "TPU chip" in plans.shown("torus")
+
+
 def spans(events):
     """Rank, thread, start and end of what is drawn, microseconds."""
     return {
