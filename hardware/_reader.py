@@ -234,7 +234,7 @@ def _read_torus(entry: _Entry) -> Torus | None:
     entry.used.add("torus")
     if entry.raw.get("torus") is None:
         return None
-    keys = ("ring_axis", "largest", "devices_per_chip")
+    keys = ("ring_axis", "largest", "devices_per_chip", "die_links")
     n_axes = int(entry.figure("torus", "torus", extra=frozenset(keys)))
     numbers = entry.raw["torus"]
     return Torus(n_axes, *(int(numbers[key]) for key in keys if key in numbers))

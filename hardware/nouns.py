@@ -30,6 +30,8 @@ NOUNS: Mapping[str, DeviceNoun] = {
 }
 """By vendor: the makers' own words (Intel's Gaudi is an HPU in its software)."""
 GPU = NOUNS["NVIDIA"]
+TPU_DIE = DeviceNoun("TPU chiplet", "chiplet")
+"""Of TPUs whose chips are several devices."""
 
 
 def vendor_noun(vendor: str) -> DeviceNoun:

@@ -8,8 +8,9 @@ pulling in a YAML reader.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
-from hardware.nouns import DeviceNoun, vendor_noun
+from hardware.nouns import TPU_DIE, DeviceNoun, vendor_noun
 from hardware.torus import Torus, slice_shape
 
 PROTOCOLS = ("ll", "ll128", "simple")
@@ -118,7 +119,8 @@ class Accelerator:
     @property
     def noun(self) -> DeviceNoun:
         """What one of its devices is called."""
-        return vendor_noun(self.vendor)
+        is_die = self.torus is not None and self.torus.devices_per_chip > 1
+        return TPU_DIE if is_die else vendor_noun(self.vendor)
 
     @property
     def drawn_w(self) -> float:
@@ -281,6 +283,8 @@ class Pool:
     1 up to the first tier of the fabric, 1 + its tiers for the whole network, 0 for none."""
     host: Host | None = None
     """A device's share of the host of its node; None: nothing can be offloaded to it."""
+    slice: tuple[int, ...] = ()
+    """Chips along the axes of a slice where the cluster file says them, shortest axis first."""
     domain_nodes: int = 0
     """Nodes that a scale-up domain has where jobs use fewer of them, `scale_up_domain` devices:
     16 of 18, so that groups of 16, 32 and 64 fit. 0: they use all."""
@@ -310,9 +314,17 @@ class Pool:
 
     @property
     def slice_shape(self) -> tuple[int, ...]:
-        """Chips along the axes of a slice, the scale-up domain of a torus; () without one."""
+        """Chips along the axes of a slice, the scale-up domain of a torus; () without one.
+
+        Of a part of a stated slice the usual shape.
+        """
         torus = self.accelerator.torus
-        return slice_shape(torus, self.scale_up_domain) if torus else ()
+        if torus is None:
+            return ()
+        n_stated = prod(self.slice) * torus.devices_per_chip
+        if self.slice and n_stated == self.scale_up_domain:
+            return self.slice
+        return slice_shape(torus, self.scale_up_domain)
 
     @property
     def nic_bytes_per_s(self) -> float:

@@ -26,17 +26,22 @@ class Torus:
     largest: int
     """Most chips of one slice."""
     devices_per_chip: int = 1
-    """Devices that JAX shows of a chip; 2 where its dies are apart (TPU7x)."""
+    """Devices that JAX shows of a chip, and that share its links: 2 of TPU7x, its dies."""
+    die_links: float = 0.0
+    """What joins the dies of a chip, in links of the torus; 0 where a chip is one device."""
 
 
 @lru_cache(maxsize=4096)
-def slice_shape(torus: Torus, n_chips: int) -> tuple[int, ...]:
-    """Return the usual shape of a slice of so many chips, shortest axis first; () for none.
+def slice_shape(torus: Torus, n_devices: int) -> tuple[int, ...]:
+    """Return the usual shape of a slice of so many devices, in chips, shortest axis first.
+
+    () where no slice has so many.
 
     Of shapes of equal size the one whose longest axis is shortest: 128 chips of 3D parts are
     4x4x8. Source: Google Cloud documentation of v5e, v5p and v6e, their tables of topologies.
     """
-    if n_chips > torus.largest:
+    n_chips, rest = divmod(n_devices, torus.devices_per_chip)
+    if rest or n_chips > torus.largest:
         return ()
     for shape in _SMALL[torus.n_axes]:
         if prod(shape) == n_chips:
@@ -48,6 +53,24 @@ def slice_shape(torus: Torus, n_chips: int) -> tuple[int, ...]:
     shapes = [x for x in combinations_with_replacement(edges, 3) if prod(x) == cubes]
     best = min(shapes, key=lambda x: (x[2], x[1]))
     return tuple(CUBE * x for x in best)
+
+
+def is_slice(torus: Torus, shape: tuple[int, ...]) -> bool:
+    """Tell whether there are slices of a shape, shortest axis first.
+
+    Source: Google Cloud documentation: of 2D parts those of its tables, of 3D parts those below a
+    cube, and all whose edges are multiples of 4 ("TPU types and topologies": A <= B <= C, each at
+    most 4 or each a multiple of 4).
+    """
+    if prod(shape) > torus.largest or shape in _SMALL[torus.n_axes]:
+        return shape in _SMALL[torus.n_axes]
+    return torus.n_axes == len(shape) == 3 and all(e and e % CUBE == 0 for e in shape)
+
+
+def slice_examples(torus: Torus) -> tuple[tuple[int, ...], ...]:
+    """Return shapes of slices, to name a few: those of 2D parts are all there are."""
+    few = _SMALL[torus.n_axes][1:]
+    return few if torus.n_axes == 2 else (*few, (4, 4, 4), (4, 4, 8), (4, 8, 8), (4, 4, 12))
 
 
 def closed_axes(torus: Torus, shape: tuple[int, ...]) -> tuple[bool, ...]:

@@ -7,9 +7,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hardware.parts import Pool
-from hardware.torus import closed_axes
+from hardware.torus import Torus, closed_axes
 
 Floats = NDArray[np.float64]
+LEAST_LINKS = 1e-9
+"""In place of none, where the links of groups within a chip are not asked for."""
 Runs = tuple[Floats, Floats]
 """Ranks of a run, and how far apart they are in rank order."""
 
@@ -31,9 +33,12 @@ class TorusShare(NamedTuple):
         return TorusShare(*(change(column) for column in self))
 
 
-def _axis_ends(shape: tuple[int, ...]) -> list[tuple[int, int]]:
-    """Return the stride of each axis in rank order, and that of the next: shortest axis first."""
-    ends, inner = [], 1
+def _axis_ends(shape: tuple[int, ...], n_dies: int = 1) -> list[tuple[int, int]]:
+    """Return the stride of each axis in rank order, and that of the next: shortest axis first.
+
+    Within all of them lie the `n_dies` devices of a chip.
+    """
+    ends, inner = [], n_dies
     for edge in shape:
         ends.append((inner, inner * edge))
         inner *= edge
@@ -41,11 +46,20 @@ def _axis_ends(shape: tuple[int, ...]) -> list[tuple[int, int]]:
 
 
 def links_apart(pool: Pool, stride: float) -> float:
-    """Return how many links lie between ranks `stride` apart in rank order; 1 without a torus."""
-    for inner, outer in _axis_ends(pool.slice_shape):
+    """Return how many links lie between ranks `stride` apart in rank order; 1 without a torus.
+
+    Links that the devices of a chip share count for each of them; the one between them is a part.
+    """
+    torus = pool.accelerator.torus
+    if torus is None:
+        return 1.0
+    n_dies = torus.devices_per_chip
+    if stride < n_dies:
+        return 1.0 / torus.die_links
+    for inner, outer in _axis_ends(pool.slice_shape, n_dies):
         if inner <= stride < outer:
-            return stride / inner
-    return 1.0
+            return n_dies * stride / inner
+    return float(n_dies)
 
 
 def _extent(runs: Runs, inner: int, outer: int) -> tuple[Floats, Floats]:
@@ -69,6 +83,8 @@ def torus_share(runs: Runs, copies: Runs, inside: Floats, pool: Pool) -> TorusSh
     `runs` and `copies` are those of `RankSpacing`, `inside` the ranks of the group in a slice.
     Source: jax-ml/scaling-book, sharding.md; jax/experimental/mesh_utils.py gives axes of the mesh
     whole axes of the torus where it can. Left out: twisted tori.
+
+    Where a chip is several devices see `_over_dies`.
     """
     torus = pool.accelerator.torus
     assert torus is not None
@@ -77,7 +93,9 @@ def torus_share(runs: Runs, copies: Runs, inside: Floats, pool: Pool) -> TorusSh
     rate, hops, ranks = np.zeros_like(inside), np.zeros_like(inside), np.ones_like(inside)
     exchange, apart = np.full_like(inside, np.inf), np.zeros_like(inside)
     is_box = np.ones(inside.shape, dtype=bool)
-    ends = zip(_axis_ends(shape), shape, closed_axes(torus, shape), strict=True)
+    n_dies = torus.devices_per_chip
+    axes = _axis_ends(shape, n_dies)
+    ends = zip(axes, shape, closed_axes(torus, shape), strict=True)
     for (inner, outer), edge, closes in ends:
         (one, skip), (more, skip_more) = (_extent(x, inner, outer) for x in (runs, copies))
         chips = one * more
@@ -93,13 +111,61 @@ def torus_share(runs: Runs, copies: Runs, inside: Floats, pool: Pool) -> TorusSh
         exchange = np.where(used, np.minimum(exchange, crossed), exchange)
         ranks = ranks * chips
         apart = np.where((apart == 0) & used, links, apart)
-    is_box &= ranks == inside
+    dies = np.ones_like(inside)
+    if n_dies > 1:
+        (one, _), (more, _) = (_extent(x, 1, n_dies) for x in (runs, copies))
+        dies = one * more
+    is_box &= ranks * dies == inside
     several = inside > 1
     exchange = np.where(is_box & several, exchange, 4.0 / np.maximum(2.0, inside))
+    rate = np.where(is_box & several, rate, 1.0)
+    hops = np.where(is_box, hops, inside - 1)
+    apart = np.where(is_box, np.maximum(1.0, apart), 1.0)
+    if n_dies > 1:
+        of_chips = _ChipShare(rate, hops, exchange, apart, np.where(is_box, dies, 1.0))
+        rate, hops, exchange, apart = _over_dies(of_chips, inside, torus)
     exchange = exchange * np.where(several, (inside - 1) / inside, 1.0)
-    return TorusShare(
-        np.where(is_box & several, rate, 1.0) / n_links,
-        np.where(is_box, hops, inside - 1),
-        exchange / n_links,
-        np.where(is_box, np.maximum(1.0, apart), 1.0),
+    return TorusShare(rate / n_links, hops, exchange / n_links, apart)
+
+
+class _ChipShare(NamedTuple):
+    """What a group has of the links between chips, in links, and how many dies of each."""
+
+    rate: Floats
+    hops: Floats
+    exchange: Floats
+    apart: Floats
+    dies: Floats
+
+
+def _over_dies(chips: _ChipShare, inside: Floats, torus: Torus) -> tuple[Floats, ...]:
+    """Return rate, hops, exchange and links apart where a chip is k devices that share its links.
+
+    A group of all dies of c chips gathers by parts of its dies between chips, then between dies:
+    t = (c - 1)/c n/B + (k - 1)/k n/D, with the links of the chips, B, and those between dies, D.
+    One that has a die of each leaves (k - 1)/k of the links to the others. In an all-to-all k
+    ranks send over the links of a chip, and half of all crosses to another die: 4 D / k.
+
+    Source: jax/_src/mesh_utils.py: dies are the last axis of the mesh of TPU7x, "higher bandwidth"
+    than the others. Left out: that both parts may overlap.
+    """
+    n_dies, link = torus.devices_per_chip, torus.die_links
+    n_chips = np.maximum(1.0, inside / chips.dies)
+    rate = np.maximum(chips.rate, LEAST_LINKS) * chips.dies / n_dies
+    between = np.where(n_chips > 1, (n_chips - 1) / n_chips / rate, 0.0)
+    within = (chips.dies - 1) / chips.dies / link
+    waits = np.where(inside > 1, between + within, 1.0)
+    has_dies = chips.dies > 1
+    exchange = np.where(n_chips > 1, chips.exchange / n_dies, np.inf)
+    crossing = np.where(has_dies, 4.0 * link / n_dies, np.inf)
+    exchange = np.minimum(exchange, crossing)
+    # Round a chip's dies one rank sends to the next chip; of one die all of them do.
+    apart = chips.apart * np.where(has_dies, 1.0, n_dies)
+    apart = np.where(has_dies & (n_chips <= 1), 1.0 / link, apart)
+    share = np.where(inside > 1, (inside - 1) / inside, 1.0)
+    return (
+        np.where(inside > 1, share / waits, 1.0),
+        chips.hops * (n_chips > 1) + has_dies,
+        np.where(np.isfinite(exchange), exchange, 1.0),
+        apart,
     )

@@ -102,23 +102,16 @@ def _tuning_faults(problem: Problem) -> Iterator[tuple[str, str]]:
 
 
 def _check_torus(pool: Pool, torus: Torus) -> None:
-    """Raise `SearchError` for a slice that does not exist, or a chip of several devices."""
-    part = pool.accelerator
-    if torus.devices_per_chip > 1:
-        raise SearchError(
-            f"{part.name}: each of its chips is {torus.devices_per_chip} devices of JAX, whose"
-            " links to each other are not modelled in this version",
-            "use tpu-v5p or tpu-v6e",
-            "cluster",
-            code="not-modelled",
-        )
+    """Raise `SearchError` for a slice that does not exist."""
+    part, n_dies = pool.accelerator, torus.devices_per_chip
     if not pool.slice_shape:
         known = [n for n in range(1, pool.n_devices + 1) if slice_shape(torus, n)]
         sizes = [n for n in known if pool.n_devices % n == 0]
+        what = "chips" if n_dies == 1 else f"devices ({n_dies} a chip)"
         raise SearchError(
-            f"{part.name}: no slice has {pool.scale_up_domain} chips",
-            f"set scale_up_domain to chips of a slice, such as {sizes[-1]}, or use"
-            f" {known[-1]} chips in one",
+            f"{part.name}: no slice has {pool.scale_up_domain} {what}",
+            f"set scale_up_domain to {what} of a slice, such as {sizes[-1]}, or use"
+            f" {known[-1]} {what} in one",
             "cluster",
             code="not-modelled",
         )

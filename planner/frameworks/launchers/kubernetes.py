@@ -200,7 +200,8 @@ def _pod(
     )
     if len(hosts) == 1:
         selector[HOST_LABEL] = hosts[0]
-    resources: dict[str, Any] = {"limits": {resource: launch.per_node}}
+    n_dies = part.torus.devices_per_chip if part.torus else 1  # a TPU's resource counts chips
+    resources: dict[str, Any] = {"limits": {resource: max(1, launch.per_node // n_dies)}}
     claims = {}
     if _has_channel(launch):
         resources["claims"] = [{"name": _CHANNEL}]

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hardware.catalogue import UnknownPartError, load_catalogue
+from hardware.torus import Torus, slice_shape
 from planner.frameworks.runs.format import RunFile
 from planner.frameworks.shell.marks import unmarked
 from planner.frameworks.shell.script import read_script
@@ -23,6 +24,14 @@ _FILE = re.compile(
 )
 _CORES_OF_NAME = {"v4": 2, "v5p": 2}
 """Cores of a chip in names such as v5p-256, which count cores; a chip is one device."""
+_NAME_OF_PART = {
+    "tpu-v4": "v4",
+    "tpu-v5e": "v5litepod",
+    "tpu-v5p": "v5p",
+    "tpu-v6e": "v6e",
+    "tpu-7x-chiplet": "tpu7x",
+}
+"""What names of slices begin with, by catalogue name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,27 @@ def slice_devices(kind: str) -> int | None:
     if len(sizes) > 1:
         return math.prod(sizes) * _devices_of_chip(match[1])
     return sizes[0] // _CORES_OF_NAME.get(match[1], 1)
+
+
+def slice_name(part: str, torus: Torus, shape: tuple[int, ...]) -> str | None:
+    """Return what XPK calls a slice of a catalogue part, for `--device-type`.
+
+    None of a part without one, and of shapes that names by numbers do not mean: those are of the
+    usual ones. `slice_devices` reads it back.
+
+    >>> slice_name("tpu-7x-chiplet", Torus(3, 4, 9216, 2, 6.0), (4, 4, 8))
+    'tpu7x-4x4x8'
+    >>> slice_name("tpu-v5p", Torus(3, 4, 6144), (4, 4, 8))
+    'v5p-256'
+    """
+    name, n_chips = _NAME_OF_PART.get(part), math.prod(shape)
+    if name is None or not shape:
+        return None
+    if torus.devices_per_chip > 1:
+        return f"{name}-{'x'.join(map(str, shape))}"
+    if slice_shape(torus, n_chips) != shape:
+        return None
+    return f"{name}-{n_chips * _CORES_OF_NAME.get(name, 1)}"
 
 
 def _devices_of_chip(name: str) -> int:

@@ -4,6 +4,7 @@ The YAML extends MaxText's own `base.yml` and states every axis of the mesh that
 """
 
 import json
+from dataclasses import replace
 from decimal import Decimal
 
 from costmodels.shapes import ModelShape
@@ -15,6 +16,7 @@ from planner.frameworks.emitted_text import (
     stated_or_none,
     train_steps,
 )
+from planner.frameworks.maxtext.command import slice_name
 from planner.frameworks.maxtext.model import model_keys, not_said, vocab_rows
 from planner.frameworks.maxtext.settings import mesh_degrees, n_slices, over_slices, plan_keys
 
@@ -122,21 +124,29 @@ SAVE="${SAVE:-${HERE}/maxtext_output}"
 def _xpk(request: EmitRequest, slices: int) -> str:
     """Return the command that starts the plan on a cluster of Google Kubernetes Engine."""
     per_slice = request.layout.n_devices // slices
+    part, torus = request.pool.accelerator, request.pool.accelerator.torus
+    used = replace(request.pool, scale_up_domain=per_slice)
+    name = slice_name(part.name, torus, used.slice_shape) if torus else None
     return _XPK.format(
         title="\n".join(f"# {line}".rstrip() for line in request.header),
         slices=slices,
-        per_slice=per_slice,
+        yours=_NAMED if name else _UNNAMED.format(per_slice=per_slice),
+        device_type=f"${{DEVICE_TYPE:-{name}}}" if name else "${DEVICE_TYPE}",
     )
 
 
+_NAMED = """\
+# YOURS: cluster, zone, image."""
+_UNNAMED = """\
+# YOURS: DEVICE_TYPE (a slice of {per_slice} devices, such as v5p-256 or tpu7x-4x4x8; names of v5p
+# count cores, two a chip, and JAX sees two devices in a chip of tpu7x), cluster, zone, image."""
 _XPK = """\
 # The plan by XPK (xpk workload create); an image with MaxText and this folder in it.
 {title}
-# YOURS: DEVICE_TYPE (a slice of {per_slice} devices, such as v5p-256 or tpu7x-4x4x8; names of v5p
-# count cores, two a chip, and JAX sees two devices in a chip of tpu7x), cluster, zone, image.
+{yours}
 xpk workload create \\
   --cluster="${{CLUSTER}}" --zone="${{ZONE}}" --project="${{PROJECT}}" \\
   --workload="${{RUN_NAME}}" --docker-image="${{IMAGE}}" \\
-  --device-type="${{DEVICE_TYPE}}" --num-slices={slices} \\
+  --device-type="{device_type}" --num-slices={slices} \\
   --command="RUN_NAME=${{RUN_NAME}} SAVE=${{SAVE}} bash maxtext.sh"
 """

@@ -16,9 +16,12 @@ LINK = 90e9
 def pool_of(name: str, n_chips: int, n_slices: int = 1) -> Pool:
     catalogue = load_catalogue()
     part = catalogue.accelerator(name)
+    assert part.torus
+    per_node = 4 * part.torus.devices_per_chip
+    n_devices = n_chips * part.torus.devices_per_chip
     return Pool(
-        name, part, n_chips * n_slices // 4, 4, n_chips, catalogue.link(part.scale_up_link), 4,
-        catalogue.link("ethernet-50"), 0.0,
+        name, part, n_devices * n_slices // per_node, per_node, n_devices,
+        catalogue.link(part.scale_up_link), 4, catalogue.link("ethernet-50"), 0.0,
     )  # fmt: skip
 
 
@@ -39,6 +42,10 @@ def timed(operation: str, n_ranks: int, stride: int, pool: Pool, size: float = 1
         ("tpu-v6e", 32, (4, 8)),
         ("tpu-v6e", 256, (16, 16)),
         ("tpu-v6e", 512, ()),
+        ("tpu-7x", 128, (4, 4, 4)),  # devices, two a chip
+        ("tpu-7x", 2, (1, 1, 1)),
+        ("tpu-7x", 9, ()),
+        ("tpu-7x", 18432, (16, 24, 24)),
     ],
 )
 def test_slices_have_the_usual_shape(name: str, n: int, shape: tuple[int, ...]) -> None:
@@ -142,3 +149,47 @@ def test_what_is_sent_takes_its_time_at_that_rate(operation: str) -> None:
 def test_a_group_that_is_no_box_has_one_link() -> None:
     expected = 2e-6 + 5e-6 + 5 / 6 * 1e9 / LINK
     assert timed("all-gather", 6, 1, pool_of("tpu-v5p", 64)) == pytest.approx(expected)
+
+
+DIES = 6
+"""Links of the torus that join the two dies of a chip of TPU7x."""
+
+
+@pytest.mark.parametrize(
+    ("n_ranks", "stride", "n_chips", "links", "dies", "hops"),
+    [
+        (2, 1, 1, None, 2, 1),  # a chip
+        (4, 2, 4, 2 / 2, 1, 2),  # a die of each of 4 chips, a ring whose links two groups share
+        (8, 1, 4, 2, 2, 3),  # both dies of them
+        (32, 1, 16, 4, 2, 5),
+        (64, 2, 64, 6 / 2, 1, 6),
+        (128, 1, 64, 6, 2, 7),  # all devices of 4x4x4
+        (4, 1, 2, 1, 2, 2),  # two chips: a line
+        (2, 2, 2, 1 / 2, 1, 1),
+    ],
+)
+def test_dies_of_a_chip_share_its_links_and_have_their_own(
+    n_ranks: int, stride: int, n_chips: int, links: float | None, dies: int, hops: int
+) -> None:
+    pool, size = pool_of("tpu-7x", 64), 1e9
+    between = (n_chips - 1) / n_chips * size / (links * LINK) if links else 0.0
+    within = (dies - 1) / dies * size / (DIES * LINK)
+    expected = 2e-6 + hops * 1e-6 + between + within
+    assert timed("all-gather", n_ranks, stride, pool) == pytest.approx(expected)
+
+
+def test_an_all_to_all_of_dies_loads_the_links_of_their_chips_twice() -> None:
+    pool = pool_of("tpu-7x", 64)
+    # Of 64 ranks, a die of each chip, each holds 1 GB: 8 w / 4 an axis, shared by two groups.
+    assert timed("all-to-all", 64, 2, pool) == pytest.approx(8e-6 + 1e9 / LINK)
+    assert timed("all-to-all", 128, 1, pool) == pytest.approx(9e-6 + 1e9 / LINK)
+    # The other die of a chip gets half of what each has.
+    assert timed("all-to-all", 2, 1, pool) == pytest.approx(3e-6 + 0.5e9 / (DIES * LINK))
+
+
+def test_dies_are_the_innermost_ranks() -> None:
+    pool = pool_of("tpu-7x", 64)
+    apart = [links_apart(pool, stride) for stride in (1, 2, 4, 8, 16, 32)]
+    assert apart == [1 / DIES, 2, 4, 2, 4, 2]
+    group = place_group(np.array([2]), np.array([1]), pool, Fabric())
+    assert point_to_point_s(1e9, group, pool).item() == pytest.approx(3e-6 + 1e9 / (DIES * LINK))

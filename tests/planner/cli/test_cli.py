@@ -354,7 +354,6 @@ def test_suggested_commands_do_what_they_say(folder: Path) -> None:
     [
         (["--set", "pools.0.accelerator=mi250x"], "links are not modelled"),
         (["--set", "pools.0.accelerator=tpu-8t"], "how the chips"),
-        (["--set", "pools.0.accelerator=tpu-7x"], "2 devices of JAX"),
         (["--set", "pools.0.accelerator=trainium2"], "Neuron"),
         (["--set", "pools.0.accelerator=gaudi3"], "SynapseAI"),
         (["--set", "pools.0.accelerator=v100", "--set", "training.precision=fp16"], "flash"),

@@ -6,9 +6,11 @@ import yaml
 
 from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, MIXTRAL_8X7B
 from costmodels.shapes import ModelShape, TrainingJob
+from hardware.catalogue import load_catalogue
 from hardware.parts import Pool
 from planner.frameworks.emit import emit_plan, runs_on, why_not
 from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.maxtext.command import slice_devices
 from planner.specs.schema import DetailsSpec
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
 
@@ -16,23 +18,23 @@ RING = {"dp": 32, "cp": 2, "cp_comm": "p2p"}
 EXPERTS = {"n_devices": 64, "dp": 64, "ep": 4, "zero": 3}
 
 
-def tpus(slice_devices: int = 8) -> Pool:
-    """Return a pool of hosts of four devices, in slices of `slice_devices`."""
+def tpus(of_slice: int = 8) -> Pool:
+    """Return a pool of hosts of four devices, in slices of `of_slice`."""
     plain = pool()
     part = replace(plain.accelerator, vendor="Google", generation="tpu-v5p")
-    return replace(plain, accelerator=part, devices_per_node=4, scale_up_domain=slice_devices)
+    return replace(plain, accelerator=part, devices_per_node=4, scale_up_domain=of_slice)
 
 
 def emitted(
     shape: ModelShape = LLAMA3_8B,
     job: TrainingJob = JOB,
     details: DetailsSpec = DetailsSpec(),
-    slice_devices: int = 0,
+    of_slice: int = 0,
     **changes: Any,
 ) -> dict[str, str]:
     changes.setdefault("zero", 3)
     plan = layout(shape, **{"recompute": "full", "recompute_layers": shape.layers} | changes)
-    devices = tpus(slice_devices or plan.n_devices)
+    devices = tpus(of_slice or plan.n_devices)
     return emit_plan("maxtext", EmitRequest(plan, shape, job, devices, HEADER, details))
 
 
@@ -50,7 +52,7 @@ def config(**changes: Any) -> dict[str, Any]:
         ),
         (
             "llama3-8b-maxtext-slices",
-            emitted(n_devices=32, dp=16, cp=2, cp_comm="a2a", shard=8, slice_devices=8),
+            emitted(n_devices=32, dp=16, cp=2, cp_comm="a2a", shard=8, of_slice=8),
         ),
         ("mixtral-8x7b-maxtext", emitted(MIXTRAL_8X7B, **EXPERTS)),
         ("deepseek-v3-maxtext", emitted(DEEPSEEK_V3, **EXPERTS)),
@@ -88,13 +90,42 @@ def test_axes_multiply_to_the_devices(changes: dict[str, Any], sizes: tuple[int,
 
 
 def test_replicas_then_shards_go_over_slices() -> None:
-    spread = config(n_devices=64, dp=64, shard=32, slice_devices=16)
+    spread = config(n_devices=64, dp=64, shard=32, of_slice=16)
     assert spread["dcn_data_parallelism"] * spread["ici_data_parallelism"] == 2
     assert spread["dcn_fsdp_parallelism"] * spread["ici_fsdp_parallelism"] == 32
     assert (spread["dcn_data_parallelism"], spread["dcn_fsdp_parallelism"]) == (2, 2)
-    files = emitted(n_devices=64, tp=8, sp=True, dp=8, zero=0, slice_devices=4)
+    files = emitted(n_devices=64, tp=8, sp=True, dp=8, zero=0, of_slice=4)
     assert list(files) == ["maxtext.txt"]
     assert "slices: 16 of 4 devices" in files["maxtext.txt"]
+
+
+@pytest.mark.parametrize(
+    ("part", "n", "slices", "name"),
+    [
+        ("tpu-7x", 128, 1, "tpu7x-4x4x4"),
+        ("tpu-7x", 512, 2, "tpu7x-4x4x8"),
+        ("tpu-v5p", 64, 1, "v5p-128"),
+        ("tpu-v6e", 256, 1, "v6e-256"),
+    ],
+)
+def test_xpk_is_told_the_slice(part: str, n: int, slices: int, name: str) -> None:
+    accelerator = load_catalogue().accelerator(part)
+    assert accelerator.torus
+    per_node = 4 * accelerator.torus.devices_per_chip
+    devices = replace(
+        tpus(n // slices),
+        accelerator=accelerator,
+        devices_per_node=per_node,
+        n_nodes=n // per_node,
+    )
+    job = replace(JOB, global_batch=n)
+    plan = layout(
+        LLAMA3_8B, n_devices=n, dp=n, zero=3, gbs=n, recompute="full", recompute_layers=32
+    )
+    request = EmitRequest(plan, LLAMA3_8B, job, devices, HEADER, DetailsSpec())
+    text = emit_plan("maxtext", request)["maxtext-xpk.txt"]
+    assert f'--device-type="${{DEVICE_TYPE:-{name}}}" --num-slices={slices} ' in text
+    assert slice_devices(name) == n // slices
 
 
 @pytest.mark.parametrize(
