@@ -75,6 +75,7 @@ UNITS = {
     "Switch": "`true` or `false`",
     "Name": "name",
     "HostList": "host list (`n[001-016]`)",
+    "SliceShape": "shape (`4x4x8`)",
     "Power": "power (`700 W`)",
     "Price": "number",
     "Duration": "time (`10 min`)",

@@ -118,6 +118,18 @@ def _hosts(value: object) -> str:
     return value
 
 
+def _slice(value: object) -> tuple[int, ...]:
+    """Accept the shape of a slice, such as `4x4x8`; returns its edges, the shortest first."""
+    if isinstance(value, tuple):
+        return value
+    edges = value.lower().split("x") if isinstance(value, str) else []
+    if not 2 <= len(edges) <= 3 or not all(x.isdecimal() and len(x) <= 5 for x in edges):
+        raise BadValue(
+            f"expected chips along each axis, got {shown_value(value)}", "write it as 4x4x8"
+        )
+    return tuple(sorted(int(x) for x in edges))
+
+
 def _one_of(*allowed: str) -> Callable[[object], str]:
     def check(value: object) -> str:
         text = _ALIASES.get(value, value) if isinstance(value, str) else value
@@ -203,6 +215,7 @@ PerNode = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1024)]
 FreeDevices = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=1024)]
 Switch = Annotated[bool, BeforeValidator(_switch)]
 Name = Annotated[str, BeforeValidator(_name)]
+SliceShape = Annotated[tuple[int, ...], BeforeValidator(_slice)]
 HostList = Annotated[str, BeforeValidator(_hosts)]
 Size = Annotated[float, _quantity(units.parse_size, 0, 1e15, "0 B to 1000 TB")]
 Memory = Annotated[float, _quantity(units.parse_size, 1e8, 1e15, "100 MB to 1000 TB")]
@@ -1296,6 +1309,9 @@ class PoolSpec(_Spec):
     scale_up_domain: Nodes | None = None
     """Devices joined by NVLink or its like; default: the catalogue's, at most one node unless the
     part comes in racks (72 for `gb200-186gb`)."""
+    slice: SliceShape | None = None
+    """Chips along the axes of a slice of TPUs, such as `4x4x8`, in any order; default: the usual
+    shape of so many. Says `scale_up_domain` too."""
     segment: Nodes | None = None
     """Devices that jobs use of every such domain of several nodes, such as 64 of 72 for groups of
     16, 32 and 64; default: all, and `solve` tries fewer too where such groups would not fit."""

@@ -6,6 +6,7 @@ from costmodels.parameters import active_params, total_params
 from hardware.parts import Pool
 from planner import units
 from planner.specs.cluster.links import GB
+from planner.specs.cluster.slices import shape_text
 from planner.specs.inputs import ClusterInput, ModelInput
 
 
@@ -135,13 +136,17 @@ def _replaced_figures(cluster: ClusterInput) -> list[str]:
     return results
 
 
+def _slice_text(pool: Pool) -> str:
+    return f" (slice {shape_text(pool.slice_shape)})" if pool.slice_shape else ""
+
+
 def _pool_summary(name: str, pool: Pool) -> list[str]:
     nodes = "1 node" if pool.n_nodes == 1 else f"{pool.n_nodes} nodes"
     return [
         f"  {name}: {nodes} x {pool.devices_per_node} {pool.accelerator.name}"
         f" = {pool.n_devices} devices, {units.format_gib(pool.usable_bytes)} GiB usable of"
         f" {units.format_gib(pool.accelerator.memory_bytes)} GiB each",
-        f"  scale-up {pool.scale_up.name}, domain of {pool.scale_up_domain}, "
+        f"  scale-up {pool.scale_up.name}, domain of {pool.scale_up_domain}{_slice_text(pool)}, "
         f"{units.format_bandwidth(pool.accelerator.scale_up_bytes_per_s)} per device; "
         f"{pool.nics_per_node} x {pool.nic.name} per node, "
         f"{units.format_link_speed(pool.nic.bytes_per_s)} each",

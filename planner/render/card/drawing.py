@@ -48,10 +48,15 @@ def drawing_of(plan: Plan, pool: Mapping[str, Any]) -> LayoutDrawing:
 
 
 def unit_of(pool: Mapping[str, Any]) -> tuple[str, int]:
-    """Return what places are called and the devices of one: a rack where NVLink spans nodes."""
+    """Return what places are called and the devices of one: a rack where NVLink spans nodes.
+
+    A slice where links of TPUs do.
+    """
     node = int(pool["accelerators_per_node"])
     domain = int(pool.get("segment") or pool["scale_up_domain"])
-    return ("rack", domain) if domain > node else ("node", node)
+    if domain <= node:
+        return "node", node
+    return "slice" if wire_name(pool) == WIRES["ici"] else "rack", domain
 
 
 def _shown(count: int, most: int) -> list[int]:

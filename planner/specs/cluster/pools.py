@@ -19,6 +19,7 @@ from planner import units
 from planner.errors import SpecError
 from planner.option_names import command
 from planner.specs.cluster.segments import hosts_in_segments, in_segments, segment_keys, segments
+from planner.specs.cluster.slices import slice_devices, slice_fault, slice_keys
 from planner.specs.contradictions import domain_fault, segment_fault
 from planner.specs.importers.hostlist import compress_hosts, expand_hosts
 from planner.specs.inputs import OtherUse, PoolSource
@@ -66,8 +67,11 @@ def read_pool(
     nic = _nic(spec, nic_name, base_name, path, catalogue, document)
     n_nics = spec.nics_per_node or n_usual
     n_nodes, per_node = _free(spec, devices_per_node, path, document)
-    domain = spec.scale_up_domain or default_domain(
-        accelerator, spec.nodes * devices_per_node, devices_per_node
+    raise_faults(document, [slice_fault(spec, accelerator, spec.nodes * devices_per_node, path)])
+    domain = (
+        slice_devices(spec, accelerator)
+        or spec.scale_up_domain
+        or default_domain(accelerator, spec.nodes * devices_per_node, devices_per_node)
     )
     if (
         accelerator.scale_up_domain > accelerator.devices_per_node
@@ -100,6 +104,7 @@ def read_pool(
         memory_margin_bytes=spec.memory_margin,
         n_summing_tiers=fabric.n_summing_tiers,
         host=_host(spec, accelerator, devices_per_node, path, document),
+        slice=spec.slice or (),
     )
     full = pool
     replaced_keys: tuple[tuple[str, Any], ...] = ()
@@ -119,10 +124,10 @@ def read_pool(
         index=index,
         assumed=_assumed(pool, None if own_ports else platform),
         node_keys=() if spec.free_devices or (grows and fabric.tiers) else keys,
-        own_domain=spec.scale_up_domain is not None,
+        own_domain=spec.scale_up_domain is not None or spec.slice is not None,
         hosts=hosts_in_segments(hosts, full, pool) if replaced_keys else hosts,
         host=_stated_host(spec),
-        network=network,
+        network=(*network, *slice_keys(pool)),
         announced=_announced(base_name, pool, catalogue),
         file_fields=(
             *replaced_keys,
