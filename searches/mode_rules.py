@@ -32,11 +32,16 @@ Bools = NDArray[np.bool_]
 
 KERNELS_FOR = ("ampere", "hopper", "blackwell", "rubin")
 """Generations that the kernels of DeepEP and HybridEP run on."""
+TURBO_FOR = ("cdna3", "cdna4")
+"""Generations of AMD that Primus-Turbo's port of DeepEP runs on: gfx942 and gfx950 (README.md of
+AMD-AGI/Primus-Turbo, Hardware)."""
 FIXED_SIZES_FOR = ("blackwell", "rubin")
 """Generations that have the fused grouped MLP that an expert layer in a graph needs."""
 DEEPEP_RANKS = (2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144, 160)
 """Sizes of a group that DeepEP has settings for (deep_ep/buffers/legacy.py, get_dispatch_config).
 """
+TURBO_RANKS = tuple(n for n in DEEPEP_RANKS if n not in (48, 96))
+"""Those of Primus-Turbo's port (primus_turbo/pytorch/deep_ep/buffer.py, get_dispatch_config)."""
 FULL = RECOMPUTES.index("full")
 ROUTED, CORE_AGAIN = modules_code(["moe"]), modules_code(["core_attn"])
 COMBINED = tuple(SCHEDULES.index(name) for name in ("none", "interleaved"))
@@ -73,9 +78,13 @@ class ModeCase:
 
 
 def deepep_runs(problem: Problem) -> bool:
-    """Tell whether DeepEP's kernels run on the devices: not where a rack's NVLink joins nodes."""
+    """Tell whether DeepEP's kernels run on the devices: not where a rack's NVLink joins nodes.
+
+    Those of DeepEP on NVIDIA's, of its port in Primus-Turbo on AMD's.
+    """
     pool, part = problem.pool, problem.pool.accelerator
-    known = part.vendor == "NVIDIA" and part.generation.startswith(KERNELS_FOR)
+    generations = {"NVIDIA": KERNELS_FOR, "AMD": TURBO_FOR}.get(part.vendor, ())
+    known = part.generation.startswith(generations)
     return known and pool.scale_up_domain <= pool.devices_per_node
 
 
@@ -93,7 +102,8 @@ def _kernels(c: ModeCase) -> Any:
 def _group_sizes(c: ModeCase) -> Any:
     ranks, pool = c["ep"] * c["etp"], c.problem.pool
     nodes = (ranks <= pool.devices_per_node) | (pool.devices_per_node == DEEPEP_NODE)
-    deepep = c.has("dispatcher", "deepep") & ~(np.isin(ranks, DEEPEP_RANKS) & nodes)
+    known = TURBO_RANKS if pool.accelerator.vendor == "AMD" else DEEPEP_RANKS
+    deepep = c.has("dispatcher", "deepep") & ~(np.isin(ranks, known) & nodes)
     near = np.gcd(ranks, pool.scale_up_domain)
     local = c.problem.shape.n_experts // c["ep"] * near
     is_whole = (near == np.minimum(ranks, pool.scale_up_domain)) & (local % 4 == 0)
@@ -267,7 +277,7 @@ def with_open_modes(problem: Problem, options: SearchOptions) -> SearchOptions:
         return options
     carried = _carried(options.framework, problem.pool.accelerator.vendor)
     values: dict[str, list[str]] = {"dispatcher": ["alltoall"], "ep_overlap": ["off", "1f1b"]}
-    values["dispatcher"] += ["deepep"] * deepep_runs(problem)
+    values["dispatcher"] += ["deepep"] * (deepep_runs(problem) and _has_deepep(options, problem))
     values["dispatcher"] += ["hybridep"] * hybridep_runs(problem)
     if options.framework == "any":
         values["ep_overlap"].append("dualpipe")
@@ -279,6 +289,15 @@ def with_open_modes(problem: Problem, options: SearchOptions) -> SearchOptions:
         if name in carried and name not in options.only and len(words) > 1
     }
     return replace(options, open=opened)
+
+
+def _has_deepep(options: SearchOptions, problem: Problem) -> bool:
+    """Tell whether a framework that is searched has kernels of DeepEP for the devices."""
+    vendor = problem.pool.accelerator.vendor
+    if options.framework == "any":
+        return True
+    names = searched_frameworks(options.framework, vendor)
+    return any(vendor in framework_rules(name).deepep_vendors for name in names)
 
 
 def _carried(framework: str, vendor: str) -> frozenset[str]:

@@ -490,17 +490,18 @@ RULES: dict[str, Rule] = {
         Rule(
             "DSP001",
             "the dispatcher's kernels do not run on these devices",
-            "DeepEP and HybridEP are CUDA kernels for Ampere to Rubin; DeepEP knows no NVLink "
-            "that joins nodes.",
+            "DeepEP and HybridEP are CUDA kernels for Ampere to Rubin, and Primus-Turbo has "
+            "DeepEP for MI300X to MI355X; DeepEP knows no NVLink that joins nodes.",
             "dispatcher hybridep on NVL72 racks, alltoall elsewhere",
-            "DeepEP; Megatron-Bridge training/flex_dispatcher_backend.py",
+            "DeepEP; Megatron-Bridge training/flex_dispatcher_backend.py; Primus-Turbo README.md",
         ),
         Rule(
             "DSP002",
             "the dispatcher has no setting for such groups",
-            "DeepEP has settings for 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144 and 160 ranks, "
-            "over nodes of 8. HybridEP needs groups that fill whole NVLink domains or lie in "
-            "one, 4 experts or a multiple in a domain, and a hidden size that 16 divides.",
+            "DeepEP has settings for 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 144 and 160 ranks (on "
+            "AMD not 48 and 96), over nodes of 8. HybridEP needs groups that fill whole NVLink "
+            "domains or lie in one, 4 experts or a multiple in a domain, a hidden size that 16 "
+            "divides.",
             "another ep, or dispatcher alltoall",
             "DeepEP deep_ep/buffers/legacy.py; branch hybrid-ep, csrc/hybrid_ep/config.cuh",
         ),

@@ -6,7 +6,7 @@ packages as for ours.
 
 from collections.abc import Iterable
 
-from costmodels.axes import Axis, switch_axes
+from costmodels.axes import AXES, Axis, switch_axes
 from costmodels.layers.kinds import LAYER_KINDS, kind_of
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape
@@ -29,7 +29,13 @@ def carried_rules(framework: str) -> tuple[FrameworkRule, ...]:
     """Return the rules on what a framework has not: devices, axes, kinds of layers, adapters."""
     record = framework_rules(framework)
     axes = (_axis_rule(record, x) for x in switch_axes() if x.name not in record.switches)
-    return (device_rule(record), *axes, layer_kind_rule(record), *tuning_rules(record))
+    return (
+        device_rule(record),
+        *axes,
+        *_kernel_rules(record),
+        layer_kind_rule(record),
+        *tuning_rules(record),
+    )
 
 
 def device_rule(record: FrameworkRules) -> FrameworkRule:
@@ -66,6 +72,25 @@ def _axis_rule(record: FrameworkRules, axis: Axis) -> FrameworkRule:
         f"{axis.name}: {record.title} files do not carry it",
         f"{axis.name} {axis.text(axis.off)}",
     )
+
+
+def _kernel_rules(record: FrameworkRules) -> tuple[FrameworkRule, ...]:
+    """Return the rule on DeepEP where a framework has its kernels for some devices alone."""
+    lacking = tuple(x for x in record.vendors if x not in record.deepep_vendors)
+    if "dispatcher" not in record.switches or not lacking:
+        return ()
+    code = AXES["dispatcher"].code("deepep")
+    rule = FrameworkRule(
+        f"DEEPEP-{record.name}".upper(),
+        record.name,
+        "DeepEP on devices that its kernels do not run on",
+        "start",
+        "DeepEP setup.py: CUDA sources; for AMD Primus-Turbo has a port",
+        lambda case: (case.switch("dispatcher") == code) & (case.vendor in lacking),
+        f"dispatcher deepep: {record.title} calls DeepEP's CUDA kernels",
+        "dispatcher alltoall, or framework primus",
+    )
+    return (rule,)
 
 
 def layer_kind_rule(record: FrameworkRules) -> FrameworkRule:

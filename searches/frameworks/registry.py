@@ -72,6 +72,8 @@ class FrameworkRules:
     (`searches.frameworks.switches`)."""
     vendors: tuple[str, ...] = GPU_VENDORS
     """Whose accelerators it runs on (`hardware.parts.Accelerator.vendor`)."""
+    deepep_vendors: tuple[str, ...] = ("NVIDIA",)
+    """On whose of them its `dispatcher` deepep has kernels, where it carries one."""
     is_pinned: bool = False
     """Whether the release is one that the user named."""
 
@@ -193,6 +195,7 @@ BUILT_IN: Mapping[str, FrameworkRules] = {
             releases=(Release("26.5.1", "2026-07-23", core="0.17.0"),),
             switch_flags=f"{_MEGATRON}.switch_flags:SWITCH_FLAGS",
             vendors=("AMD",),
+            deepep_vendors=("AMD",),
         ),
         FrameworkRules(
             "maxtext",

@@ -66,11 +66,18 @@ def dispatcher_rule(problem: Problem, plan: Layout) -> str:
     part = pool.accelerator
     generations = ("ampere", "hopper", "blackwell", "rubin")
     runs = part.vendor == "NVIDIA" and any(part.generation.startswith(x) for x in generations)
+    if part.vendor == "AMD" and named == "deepep":
+        runs = part.generation in ("cdna3", "cdna4")
     if not runs or (named == "deepep" and pool.scale_up_domain > pool.devices_per_node):
         return "DSP001"
     if named == "deepep":
         over_nodes = ranks > pool.devices_per_node
-        if ranks not in DEEPEP_RANKS or (over_nodes and pool.devices_per_node != 8):
+        unknown = (48, 96) if part.vendor == "AMD" else ()
+        if (
+            ranks not in DEEPEP_RANKS
+            or ranks in unknown
+            or (over_nodes and pool.devices_per_node != 8)
+        ):
             return "DSP002"
         return "DSP004" if shape.capacity_factor else ""
     inside = math.gcd(ranks, pool.scale_up_domain)

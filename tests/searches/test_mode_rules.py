@@ -12,10 +12,20 @@ from costmodels.axes import (
     modules_code,
     switch_axes,
 )
+from costmodels.examples import MIXTRAL_8X7B
 from costmodels.plans import Layout
-from searches.mode_rules import DEEPEP_RANKS, MODE_RULES, deepep_runs, hybridep_runs
+from costmodels.stacks import STACKS
+from planner.frameworks.emit import why_not
+from searches.mode_rules import (
+    DEEPEP_RANKS,
+    MODE_RULES,
+    deepep_runs,
+    hybridep_runs,
+    with_open_modes,
+)
 from searches.rules import RULES, Context, first_broken_rule, rules_that_break
 from searches.search import search
+from tests.planner.emitting import JOB, layout
 from tests.searches.instances import (
     GQA,
     context,
@@ -304,7 +314,9 @@ def test_kernels_by_device():
         "h100": (True, True),
         "a100-sxm-80gb": (True, True),
         "b200": (True, True),
-        "mi300x": (False, False),
+        "mi300x": (True, False),  # of Primus-Turbo
+        "mi355x": (True, False),
+        "mi210": (False, False),
         "v100-sxm-32gb": (False, False),
     }
     for name, wanted in runs.items():
@@ -323,3 +335,39 @@ def test_groups_of_deepep_are_those_of_its_table(n):
     shape = replace(EIGHT, n_experts=n, layers=2)
     c = context(shape, pool, batch=n, options=pins(**FEW, pp=1, ep=n, dispatcher=2))
     assert (search(c).n_legal > 0) == (n in DEEPEP_RANKS)
+
+
+@pytest.mark.parametrize(("n", "is_known"), [(8, True), (32, True), (40, False), (48, False)])
+def test_groups_of_its_port_on_amd_are_fewer(n, is_known):
+    shape = replace(EIGHT, n_experts=n, layers=2)
+    pool = real_pool("mi300x", max(1, n // 8), min(n, 8))
+    c = context(shape, pool, batch=n, options=pins(**FEW, pp=1, ep=n, dispatcher=2))
+    found = search(replace(c, options=replace(c.options, framework="any")))
+    assert (found.n_legal > 0) == is_known
+
+
+@pytest.mark.parametrize(
+    ("framework", "part", "is_opened"),
+    [
+        ("primus", "mi300x", True),
+        ("any", "mi300x", True),
+        ("default", "mi300x", False),
+        ("megatron", "mi300x", False),
+        ("megatron", "h100", True),
+    ],
+)
+def test_deepep_is_looked_at_where_a_framework_has_its_kernels(framework, part, is_opened):
+    c = context(EIGHT, real_pool(part, 1, 8))
+    problem = replace(c.problem, stack=STACKS["megatron-core"])
+    options = with_open_modes(problem, replace(c.options, framework=framework))
+    assert (a("deepep") in options.open.get("dispatcher", ())) == is_opened
+
+
+@pytest.mark.parametrize("framework", ["megatron", "bridge"])
+def test_others_are_refused_it_on_amd(framework):
+    at = {"dispatcher": "deepep"}
+    plan = layout(MIXTRAL_8X7B, n_devices=8, dp=8, ep=8, switches=tuple(at.items()))
+    reason = why_not(framework, plan, MIXTRAL_8X7B, JOB, "AMD") or ""
+    assert "calls DeepEP's CUDA kernels" in reason
+    assert "DeepEP" not in (why_not(framework, plan, MIXTRAL_8X7B, JOB, "NVIDIA") or "")
+    assert "DeepEP" not in (why_not("primus", plan, MIXTRAL_8X7B, JOB, "AMD") or "")

@@ -209,7 +209,7 @@ _TEXTS = {
     "OFF005": "of the layers all but two can leave for the host, or all recomputed ones",
     "OVL001": "dp_overlap off needs dp * cp above 1",
     "OVL002": "tp_overlap on needs sp, tp inside a scale-up domain, and a stack that has it",
-    "DSP001": "deepep and hybridep run on NVIDIA parts, deepep not on racks",
+    "DSP001": "deepep and hybridep run on NVIDIA parts, deepep on AMD's too, and not on racks",
     "DSP002": "deepep and hybridep have settings for the expert group",
     "DSP003": "a dispatcher other than alltoall needs ep above 1",
     "DSP004": "deepep needs experts without a capacity factor",
