@@ -1,9 +1,11 @@
 """What the emitted files share: the header, the facts line, the nodes of a layout."""
 
 import json
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from decimal import Decimal
 
 from costmodels.axes import AXES
 from costmodels.plans import Layout
@@ -172,6 +174,40 @@ def head(title: str, header: Sequence[str], plan: dict[str, object]) -> list[str
 def train_steps(job: TrainingJob) -> int:
     """Return the optimizer steps of the run; 10, a timing trial, when no tokens are stated."""
     return -int(-job.tokens // job.tokens_per_step) if job.tokens else 10
+
+
+WORDS, NAMES, TEXTS = r"[A-Za-z_]+", r"[A-Za-z0-9_.]+", r"[^\s#].*"
+"""Which texts `yaml_scalar` leaves without quotes: words, names with digits and points, all."""
+_LETTERS = ("y", "n", "Y", "N")
+"""What YAML 1.1 takes for a switch and PyYAML does not."""
+
+
+def yaml_scalar(value: object, bare: str = "") -> str:
+    """Return a value as one line of YAML that readers of 1.1 and of 1.2 take alike.
+
+    Floats have a point and no exponent, which PyYAML takes for a text. Texts are in quotes but for
+    those that match the pattern `bare` and that a reader takes for texts.
+
+    >>> [yaml_scalar(x, WORDS) for x in (True, None, 1e-05, ["a", 0.5], "bf16", "cosine", "no")]
+    ['true', 'null', '0.00001', '["a", 0.5]', '"bf16"', 'cosine', '"no"']
+    """
+    if isinstance(value, float):
+        return format(Decimal(repr(value)), "f")
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return f"[{', '.join(yaml_scalar(x) for x in value)}]"
+    if isinstance(value, str) and bare and re.fullmatch(bare, value) and _is_text(value):
+        return value
+    return json.dumps(value)
+
+
+def _is_text(value: str) -> bool:
+    """Tell whether a reader of YAML takes a plain text for itself."""
+    import yaml  # 20 ms, and only files of YAML need it
+
+    try:
+        return value not in _LETTERS and yaml.safe_load(value) == value
+    except yaml.YAMLError:
+        return False
 
 
 class EmittedCode(str):

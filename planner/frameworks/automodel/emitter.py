@@ -16,16 +16,17 @@ from planner.frameworks.automodel.settings import (
     forces_transformers,
     model_keys,
     optimizer_keys,
-    yaml_value,
 )
 from planner.frameworks.emit_request import EmitRequest, RefusedPlanError
 from planner.frameworks.emitted_text import (
+    NAMES,
     fact_lines,
     head,
     nodes,
     shown_details,
     stated_or_none,
     train_steps,
+    yaml_scalar,
 )
 from planner.frameworks.hf_config import FILE, config_file
 
@@ -131,11 +132,9 @@ def _lines(sections: Mapping[str, Any], depth: int = 0) -> list[str]:
         if isinstance(value, Mapping):
             lines += [f"{space}{key}:", *_lines(value, depth + 1)]
         elif isinstance(value, list) and value and isinstance(value[0], list):
-            lines += [f"{space}{key}:", *(f"{space}- {yaml_value(x)}" for x in value)]
-        elif isinstance(value, str) and value.replace("_", "").replace(".", "").isalnum():
-            lines += [f"{space}{key}: {value}"]
+            lines += [f"{space}{key}:", *(f"{space}- {yaml_scalar(x)}" for x in value)]
         else:
-            lines += [f"{space}{key}: {yaml_value(value)}"]
+            lines += [f"{space}{key}: {yaml_scalar(value, NAMES)}"]
     return lines
 
 

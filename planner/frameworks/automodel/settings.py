@@ -1,13 +1,12 @@
 """What a plan is as sections of a recipe: mesh, batch, stages, recomputation, precision."""
 
-import json
-from decimal import Decimal
 from itertools import accumulate
 from typing import Any
 
 from costmodels.plans import Layout
 from costmodels.problem import Problem
 from costmodels.shapes import ModelShape, TrainingJob
+from planner.frameworks.emitted_text import yaml_scalar
 from searches.frameworks.automodel.layouts import SCHEDULES
 
 BACKEND = "nemo_automodel.components.models.common.BackendConfig"
@@ -30,14 +29,7 @@ def automodel_settings(layout: Layout, problem: Problem) -> dict[str, str]:
         "model": model_keys(layout, problem.shape, problem.job),
         "distributed": distributed_keys(layout, problem.shape, problem.job),
     }
-    return {key: yaml_value(value) for key, value in flattened(recipe).items()}
-
-
-def yaml_value(value: Any) -> str:
-    """Return a value as one line of YAML; small floats with a point, as all readers take them."""
-    if isinstance(value, float):
-        return format(Decimal(repr(value)), "f")
-    return json.dumps(value)
+    return {key: yaml_scalar(value) for key, value in flattened(recipe).items()}
 
 
 def batch_keys(layout: Layout) -> dict[str, Any]:

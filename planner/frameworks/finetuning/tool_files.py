@@ -4,11 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 
 from planner.frameworks.emitted_text import (
+    WORDS,
     carried_by_config,
     fact_lines,
     head,
     shown_details,
     stated_or_none,
+    yaml_scalar,
 )
 from planner.frameworks.finetuning.trainer_settings import (
     accelerate_settings,
@@ -31,22 +33,8 @@ def yaml_lines(settings: Mapping[str, object], indent: int = 0) -> list[str]:
         if isinstance(value, Mapping):
             lines += [f"{space}{key}:", *yaml_lines(value, indent + 2)]
         else:
-            lines.append(f"{space}{key}: {_scalar(value)}")
+            lines.append(f"{space}{key}: {yaml_scalar(value, WORDS)}")
     return lines
-
-
-_WORDS = ("no", "yes", "on", "off", "true", "false", "null", "y", "n")
-"""Words that YAML takes for something else than a text."""
-
-
-def _scalar(value: object) -> str:
-    """Return a value of YAML; a number as YAML 1.1 reads one, with a point."""
-    if isinstance(value, str) and value.replace("_", "").isalpha() and value.lower() not in _WORDS:
-        return value
-    text = json.dumps(value)
-    if isinstance(value, float) and "e" in text:
-        return f"{value:.10f}".rstrip("0")
-    return text
 
 
 def headed(plan: TunedPlan, title: str) -> list[str]:

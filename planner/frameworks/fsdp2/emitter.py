@@ -12,6 +12,7 @@ from costmodels.shapes import ModelShape, TrainingJob
 from hardware.parts import Pool
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.emitted_text import (
+    TEXTS,
     carried_by_config,
     fact_lines,
     head,
@@ -19,6 +20,7 @@ from planner.frameworks.emitted_text import (
     shown_details,
     stated_or_none,
     train_steps,
+    yaml_scalar,
 )
 from planner.frameworks.hf_config import config_file
 from planner.frameworks.hf_kernels import kernel_notes, lacking_images
@@ -141,17 +143,10 @@ def _yaml(request: EmitRequest) -> str:
     lines = head(title, request.header, facts)[1:]
     for key, value in launch_config(request.layout, request.job, request.pool).items():
         if isinstance(value, dict):
-            lines += [f"{key}:", *(f"  {k}: {_scalar(v)}" for k, v in value.items())]
+            lines += [f"{key}:", *(f"  {k}: {yaml_scalar(v, TEXTS)}" for k, v in value.items())]
         else:
-            lines += [f"{key}: {_scalar(value)}"]
+            lines += [f"{key}: {yaml_scalar(value, TEXTS)}"]
     return "\n".join(lines) + "\n"
-
-
-def _scalar(value: object) -> str:
-    """Return a YAML scalar; the word no, which YAML takes for false, in quotes."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return '"no"' if value == "no" else str(value)
 
 
 def _launcher(request: EmitRequest, no_model: str) -> str:

@@ -3,18 +3,18 @@
 The YAML extends MaxText's own `base.yml` and states every axis of the mesh that the plan has.
 """
 
-import json
 from dataclasses import replace
-from decimal import Decimal
 
 from costmodels.shapes import ModelShape
 from planner.frameworks.emit_request import EmitRequest, RefusedPlanError
 from planner.frameworks.emitted_text import (
+    TEXTS,
     fact_lines,
     guarded,
     head,
     stated_or_none,
     train_steps,
+    yaml_scalar,
 )
 from planner.frameworks.maxtext.command import slice_name
 from planner.frameworks.maxtext.model import model_keys, not_said, vocab_rows
@@ -73,17 +73,8 @@ def _yaml(request: EmitRequest, slices: int) -> str:
     lines += ["base_config: base.yml"]
     for section, keys in config_keys(request, slices).items():
         lines += ["", f"# {section}"]
-        lines += [f"{name}: {_scalar(value)}" for name, value in keys.items()]
+        lines += [f"{name}: {yaml_scalar(value, TEXTS)}" for name, value in keys.items()]
     return "\n".join(lines) + "\n"
-
-
-def _scalar(value: object) -> str:
-    """Return a value as YAML has it; small floats with a point, which YAML reads as numbers."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, float):
-        return format(Decimal(repr(value)), "f")
-    return json.dumps(value)
 
 
 def _launcher(request: EmitRequest) -> str:

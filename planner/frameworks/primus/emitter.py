@@ -14,10 +14,11 @@ from planner.frameworks.emitted_text import (
     head,
     nodes,
     training_only,
+    yaml_scalar,
 )
 from planner.frameworks.megatron.core_details import comment_lines, core_details
 from planner.frameworks.primus.options import odd_values, option_table
-from planner.frameworks.primus.settings import plan_settings, yaml_scalar
+from planner.frameworks.primus.settings import plan_settings
 from searches.frameworks.megatron.settings import SINGLE_QUEUE
 
 CONFIG = "primus.yaml"

@@ -4,7 +4,7 @@ Keys are the names by which Megatron-LM's parser stores its options; Primus adds
 presets set many of them otherwise than the parser, so that a plan has to say those too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from costmodels.layers.kinds import added_kinds
@@ -190,18 +190,3 @@ DISPATCH_KEYS = (*DEEPEP_KEYS, "moe_enable_deepep")
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def yaml_scalar(value: object) -> str:
-    """Return a value of an experiment as YAML, texts in quotes."""
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, float):
-        # PyYAML takes 1e-05 for a text: a float needs its point.
-        text = repr(value)
-        return text if "." in text or "e" not in text else text.replace("e", ".0e")
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return f"[{', '.join(yaml_scalar(x) for x in value)}]"
-    return f'"{value}"' if isinstance(value, str) else str(value)

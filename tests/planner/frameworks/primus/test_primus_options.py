@@ -5,8 +5,9 @@ import yaml
 
 from planner.frameworks.emit import emit_plan
 from planner.frameworks.emit_request import EmitRequest
+from planner.frameworks.emitted_text import NAMES, TEXTS, WORDS, yaml_scalar
 from planner.frameworks.primus.options import known_keys, odd_values, option_table, presets
-from planner.frameworks.primus.settings import plan_settings, yaml_scalar
+from planner.frameworks.primus.settings import plan_settings
 from tests.planner.frameworks.random_plans import random_plans
 
 
@@ -47,7 +48,7 @@ def test_what_is_odd_is_told(settings: dict[str, object], fault: str) -> None:
     [
         (None, "null"),
         (True, "true"),
-        (1e-05, "1.0e-05"),
+        (1e-05, "0.00001"),
         (0.1, "0.1"),
         ("no", '"no"'),
         (["mlp", "moe"], '["mlp", "moe"]'),
@@ -58,6 +59,29 @@ def test_values_are_read_as_they_are_written(value: object, text: str) -> None:
     assert yaml_scalar(value) == text
     assert yaml.safe_load(text) == value
     assert type(yaml.safe_load(text)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "bare", "text"),
+    [
+        ("cosine", WORDS, "cosine"),
+        ("bf16", WORDS, '"bf16"'),
+        ("torch.optim.AdamW", NAMES, "torch.optim.AdamW"),
+        ("12", NAMES, '"12"'),
+        ("1.5", TEXTS, '"1.5"'),
+        ("on", TEXTS, '"on"'),
+        ("y", WORDS, '"y"'),
+        ("a: b", TEXTS, '"a: b"'),
+        ("# none", TEXTS, '"# none"'),
+        ("", TEXTS, '""'),
+        ("base.yml", TEXTS, "base.yml"),
+    ],
+)
+def test_texts_are_bare_where_a_reader_takes_them_for_texts(
+    value: str, bare: str, text: str
+) -> None:
+    assert yaml_scalar(value, bare) == text
+    assert yaml.safe_load(text) == value
 
 
 def counts() -> tuple[object, ...]:
