@@ -14,6 +14,7 @@ DOCUMENTS = {
     "AllocationAnswer": ("scaling.allocation", "allocation_document"),
     "Comparison": ("comparison", "comparison_document"),
     "Explanation": ("explanation", "explanation_document"),
+    "JoinedExplanation": ("joined.explanation", "joined_explanation_document"),
     "JoinedPlan": ("together", "joined_plan_document"),
     "Plan": ("plan", "plan_document"),
     "Recommendation": ("recommendation", "recommendation_document"),

@@ -189,10 +189,14 @@ class ExplainAnswer(AnswerBody):
     plan_id: str
     term: str
     text: str
-    plan: PlanBody
+    plan: PlanBody | None = None
+    """Null for a plan over several pools."""
     binding: dict[str, Any] | None = None
     """What binds the plan, what would relax that and by how much, and what binds next; null where
     a term is opened."""
+    together: dict[str, Any] | None = None
+    """Of a plan over several pools what binds it, its stages, links and pools, or the values of
+    the term; absent for others."""
 
 
 class EmitAnswer(AnswerBody):

@@ -1,6 +1,6 @@
 """The calls that answer with plans, or are about one: from `solve` to `check`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,7 @@ from planner.errors import PlannerError
 from planner.solver.request import override_pairs
 from service.handlers import schemas
 from service.handlers.documents import calibration_in, content_of, files_of, hosts_in, run_document
+from service.handlers.joined_calls import joined_explanation, joined_files_of, open_joined_of
 from service.handlers.limits import RequestLimits, check_input_limits, check_model, too_much
 from service.handlers.problems import Fault, refused
 from service.handlers.request_contents import contents_of, errors_inside, search_of
@@ -151,7 +152,10 @@ def explain_answer(request: schemas.ExplainBody, running: RunningCall) -> Data:
     from planner.analyze.explain import explain
     from planner.render.answers.explanation import explanation_json
 
-    request_plan = open_request_plan(request, running)
+    named = named_result(request, running)
+    if joined := open_joined_of(named.data, str(request.plan), named.source):
+        return joined_explanation(joined, request.term)
+    request_plan = open_request_plan(request, running, named)
     _, _, problem, plan = request_plan.opened
     explanation = explain(problem, plan, request_plan.options, request.term)
     return request_plan.with_state(explanation_json(explanation))
@@ -167,7 +171,8 @@ def emit_answer(request: schemas.EmitBody, running: RunningCall) -> Data:
     launchers = parse_launchers(",".join(request.launcher))
     hosts = hosts_in(request.hosts)
     named = named_result(request, running)
-    if joined := _joined_files(request, named, targets, launchers):
+    which = str(request.plan)
+    if joined := joined_files_of(named.data, which, named.source, targets, launchers):
         return joined
     request_plan = open_request_plan(request, running, named)
     options = request_plan.options
@@ -177,36 +182,6 @@ def emit_answer(request: schemas.EmitBody, running: RunningCall) -> Data:
     reasons = {target: files[name] for target, name in refused.items() if name in files}
     plan_id = request_plan.opened[3].plan_id
     return request_plan.with_state({"plan_id": plan_id, "files": files, "refused": reasons})
-
-
-def _joined_files(
-    request: schemas.EmitBody,
-    named: NamedResult,
-    targets: Sequence[str],
-    launchers: Sequence[str],
-) -> Data:
-    """Return the files of a plan over several pools; empty where the request names another."""
-    from planner.analyze.joined_files import joined_files
-    from planner.frameworks.emit import refusal_file
-    from planner.solver.answer.result_store import checked_result, joined_plan_of
-
-    if not named.data.get("together"):
-        return {}
-    try:
-        data = checked_result(named.data, named.source)
-        plan = joined_plan_of(data, str(request.plan))
-        files = joined_files(data, plan, targets, launchers) if plan else {}
-    except PlannerError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        detail = f"{named.source} is not as planner wrote it: {type(error).__name__}: {error}"
-        fault = Fault(detail[:200], "send the whole answer of solve", "result")
-        raise refused("bad-specification", detail[:200], 422, [fault]) from None
-    if plan is None:
-        return {}
-    refusals = {target: refusal_file(target) for target in targets}
-    reasons = {target: files[name] for target, name in refusals.items() if name in files}
-    return {"plan_id": plan.plan_id, "files": files, "refused": reasons}
 
 
 def place_answer(request: schemas.PlaceBody, running: RunningCall) -> Data:

@@ -21,6 +21,7 @@ from planner.cli.command_arguments import (
     ReplanArguments,
     SolveArguments,
 )
+from planner.cli.commands.joined import joined_explanation, joined_opened
 from planner.cli.files import write_files
 from planner.cli.progress import TerminalProgress
 from planner.errors import EmitError, PlannerError, UsageError
@@ -343,6 +344,9 @@ def run_explain(reference: str, term: str, form: str = "table") -> None:
     from planner.analyze.explain import explain
     from planner.render.answers.explanation import explanation_json
 
+    if joined := joined_opened(reference):
+        show_explained(joined_explanation(joined, term, terminal_width()), form)
+        return
     _, _, problem, plan = opened_plan(reference)
     explanation = explain(problem, plan, options_of(reference), term)
     show_explained(explanation_json(explanation, terminal_width()), form)
