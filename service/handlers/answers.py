@@ -189,7 +189,7 @@ class ExplainAnswer(AnswerBody):
     plan_id: str
     term: str
     text: str
-    plan: PlanBody | None = None
+    plan: PlanBody | None
     """Null for a plan over several pools."""
     binding: dict[str, Any] | None = None
     """What binds the plan, what would relax that and by how much, and what binds next; null where

@@ -192,7 +192,7 @@ class JoinedExplanation(LibraryAnswer):
     def to_json(self) -> dict[str, Any]:
         """Return it in seconds, bytes and fractions; of a term that is named its values."""
         plan = self.opened.plan
-        head: dict[str, Any] = {"plan_id": plan.plan_id, "term": self.term}
+        head: dict[str, Any] = {"plan_id": plan.plan_id, "term": self.term, "plan": None}
         if self.term:
             return {**head, "together": {"values": term_values(self.opened.priced, self.term)}}
         together = self.opened.together
