@@ -34,6 +34,7 @@ from planner.frameworks.registry import named_framework
 from planner.render.answer_text import TextView, answer_text, result_markdown
 from planner.render.answers.plan_table import named_columns, plans_csv
 from planner.render.card.answer import card_of_saved
+from planner.render.card.joined import joined_card_of
 from planner.render.card.text import card_lines
 from planner.render.document import text_of
 from planner.render.style import style_of
@@ -325,8 +326,13 @@ def run_show(reference: str, form: str) -> None:
     """Run `planner show`."""
     check_format(form)
     if joined := joined_plan(reference):
-        plain = asdict(joined) if form == "json" else None
-        sys.stdout.write(json.dumps(plain, indent=1) + "\n" if plain else printed(joined, form))
+        if form == "json":
+            sys.stdout.write(json.dumps(asdict(joined), indent=1) + "\n")
+            return
+        data, _ = read_plan_reference(reference)
+        card = joined_card_of(data, joined, plan_named(reference)[0])
+        lines = card_lines(card, terminal_width(), style_of(), is_whole=True)
+        sys.stdout.write("\n".join([*lines, "", printed(joined, form)]))
         return
     _, _, _, plan = opened_plan(reference)
     if form == "json":
