@@ -120,13 +120,7 @@ def _figures(plan: JoinedPlan) -> list[CardFigure]:
     figures = [
         CardFigure("step_time_s", "step", step_s, seconds(step_s)),
         CardFigure("tokens_per_s", "tokens/s", rate, f"{rate:,.0f}", each),
-        CardFigure(
-            "peak_bytes",
-            "memory",
-            round(full.peak_bytes),
-            f"{full.peak_bytes / GIB:.1f} GiB",
-            note,
-        ),
+        CardFigure("peak_bytes", "memory", round(full.peak_bytes), used, note),
     ]
     if plan.usd_per_million_tokens is not None:
         value = plan.usd_per_million_tokens
