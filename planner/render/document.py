@@ -15,6 +15,7 @@ DOCUMENTS = {
     "Comparison": ("comparison", "comparison_document"),
     "Explanation": ("explanation", "explanation_document"),
     "JoinedExplanation": ("joined.explanation", "joined_explanation_document"),
+    "JoinedReport": ("joined.check", "joined_check_document"),
     "JoinedPlan": ("together", "joined_plan_document"),
     "Plan": ("plan", "plan_document"),
     "Recommendation": ("recommendation", "recommendation_document"),

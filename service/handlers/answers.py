@@ -255,6 +255,8 @@ class CheckAnswer(AnswerBody):
     standing: dict[str, Any] | None
     changes: list[dict[str, Any]]
     notes: list[str]
+    together: dict[str, Any] | None = None
+    """Of a run over several pools what `explain` says of such a plan; absent for others."""
 
 
 class CatalogueAnswer(AnswerBody):

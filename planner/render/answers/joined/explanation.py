@@ -56,11 +56,9 @@ def joined_explanation_document(explanation: JoinedExplanation) -> list[Part]:
     parts += [Blank(), Code(tuple(_time_tree(explanation)))]
     if text := _gain_text(explanation):
         parts.append(Paragraph(text, label="1% more takes off the step:"))
-    for i, kind in enumerate(plan.kinds, 1):
-        own = [x for x in explanation.stages if x.kind == i]
-        parts += [Blank(), Paragraph(f"kind {i}: {kind_text(kind)}"), _stage_grid(own)]
-        parts += [Blank(), _memory_grid(own)]
-    parts += [Blank(), *(Paragraph(_link_text(x)) for x in explanation.links)]
+    for i in range(1, len(plan.kinds) + 1):
+        parts += [Blank(), *kind_parts(explanation, i)]
+    parts += [Blank(), *(Paragraph(link_text(x)) for x in explanation.links)]
     if len(explanation.worth) > 1:
         parts += [Blank(), worth_grid(explanation.worth)]
     if proof := proof_text(opened.together):
@@ -68,6 +66,13 @@ def joined_explanation_document(explanation: JoinedExplanation) -> list[Part]:
     parts.append(Paragraph(runner_text(plan)))
     names = ", ".join(TERMS)
     return [*parts, Blank(), Paragraph(names, label="open a term: planner explain PLAN --term")]
+
+
+def kind_parts(explanation: JoinedExplanation, number: int) -> list[Part]:
+    """Return time and memory of the stages of a kind of pipelines, by pool; kinds from 1."""
+    own = [x for x in explanation.stages if x.kind == number]
+    text = f"kind {number}: {kind_text(explanation.opened.plan.kinds[number - 1])}"
+    return [Paragraph(text), _stage_grid(own), Blank(), _memory_grid(own)]
 
 
 def binding_parts(explanation: JoinedExplanation) -> Iterator[Part]:
@@ -178,7 +183,7 @@ def _memory_grid(stages: list[StageFigures]) -> Grid:
     return Grid(MEMORY_HEADS, tuple(rows), "", numeric, spacing=GridSpacing(indent=2))
 
 
-def _link_text(link: LinkUse) -> str:
+def link_text(link: LinkUse) -> str:
     """Return what crosses a link, and for what."""
     parts = (("messages", link.messages_bytes), ("exchange of gradients", link.exchange_bytes))
     shown = ", ".join(f"{format_size(x)} {name}" for name, x in parts if x > 0)
