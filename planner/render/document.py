@@ -14,6 +14,7 @@ DOCUMENTS = {
     "AllocationAnswer": ("scaling.allocation", "allocation_document"),
     "Comparison": ("comparison", "comparison_document"),
     "Explanation": ("explanation", "explanation_document"),
+    "JoinedComparison": ("joined.comparison", "joined_comparison_document"),
     "JoinedExplanation": ("joined.explanation", "joined_explanation_document"),
     "JoinedReport": ("joined.check", "joined_check_document"),
     "JoinedPlan": ("together", "joined_plan_document"),

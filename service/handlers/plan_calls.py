@@ -8,7 +8,12 @@ from planner.errors import PlannerError
 from planner.solver.request import override_pairs
 from service.handlers import schemas
 from service.handlers.documents import calibration_in, content_of, files_of, hosts_in, run_document
-from service.handlers.joined_calls import joined_explanation, joined_files_of, open_joined_of
+from service.handlers.joined_calls import (
+    joined_explanation,
+    joined_files_of,
+    open_joined_of,
+    with_note,
+)
 from service.handlers.limits import RequestLimits, check_input_limits, check_model, too_much
 from service.handlers.problems import Fault, refused
 from service.handlers.request_contents import contents_of, errors_inside, search_of
@@ -256,9 +261,23 @@ def diff_answer(request: schemas.DiffBody, running: RunningCall) -> Data:
     from planner.render.document import text_of
 
     with errors_inside("a"):
-        first = open_request_plan(request.a, running)
+        named_a = named_result(request.a, running)
+        joined_a = open_joined_of(named_a.data, str(request.a.plan), named_a.source)
+        first = None if joined_a else open_request_plan(request.a, running, named_a)
     with errors_inside("b"):
-        second = open_request_plan(request.b, running)
+        named_b = named_result(request.b, running)
+        joined_b = open_joined_of(named_b.data, str(request.b.plan), named_b.source)
+        second = None if joined_b else open_request_plan(request.b, running, named_b)
+    if first is None or second is None:
+        from planner.analyze.joined.comparison import compare_joined
+
+        both = [joined_a or (first and first.opened), joined_b or (second and second.opened)]
+        compared = compare_joined(*both)
+        data = _shown(request, compared.to_json(), lambda: text_of(compared))
+        data = with_note(data, *(x for x in (joined_a, joined_b) if x))
+        for opened in (first, second):
+            data = opened.with_state(data) if opened else data
+        return data
     result = compare(first.opened, second.opened)
     data = _shown(request, result.to_json(), lambda: text_of(result))
     return second.with_state(first.with_state(data))

@@ -104,8 +104,8 @@ def check(
     so far once `stop` says so. `pins` states layout axes that the file cannot say (`{"pp": 4}` for
     DeepSpeed). On a cluster of several pools a run needs `pool`, or `nodes.txt` among its files as
     `planner emit` writes it: then it is judged over these pools. `overrides` change settings of
-    the run (`("tensor_model_parallel_size", 4)`), the model or the cluster. Nothing is executed. Raises `SpecError` for a file that cannot be read,
-    `UsageError` for a bad option.
+    the run (`("tensor_model_parallel_size", 4)`), the model or the cluster. Nothing is executed.
+    Raises `SpecError` for a file that cannot be read, `UsageError` for a bad option.
     """
     check_keywords(CheckKeywords, keywords)
     request = _with_release(CheckOptions(**keywords))

@@ -64,6 +64,13 @@ def run_diff(first: str, second: str, form: str) -> None:
     from planner.analyze.comparison import compare
 
     check_format(form)
+    joined = joined_opened(first), joined_opened(second)
+    if any(joined):
+        from planner.analyze.joined.comparison import compare_joined
+
+        a, b = (x or opened_plan(ref) for x, ref in zip(joined, (first, second), strict=True))
+        sys.stdout.write(printed(compare_joined(a, b), form))
+        return
     result = compare(opened_plan(first), opened_plan(second))
     sys.stdout.write(printed(result, form))
 
