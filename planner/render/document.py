@@ -16,6 +16,7 @@ DOCUMENTS = {
     "Explanation": ("explanation", "explanation_document"),
     "JoinedComparison": ("joined.comparison", "joined_comparison_document"),
     "JoinedExplanation": ("joined.explanation", "joined_explanation_document"),
+    "JoinedReplan": ("joined.replan", "joined_replan_document"),
     "JoinedReport": ("joined.check", "joined_check_document"),
     "JoinedPlan": ("together", "joined_plan_document"),
     "Plan": ("plan", "plan_document"),

@@ -314,7 +314,7 @@ def replan_tool(arguments: args.ReplanArguments, desk: Desk) -> Answered:
     text = data.pop("text")
     result = data["result"]
     result_id = desk.results.keep(result)
-    first = result["plans"][0] if result["plans"] else None
+    first = result["plans"][0] if result["plans"] and "together" not in data else None
     answer = short.ReplanAnswer(
         verdict=data["verdict"],
         break_even_s=data["break_even_s"],

@@ -404,6 +404,9 @@ class ReplanAnswer(AnswerBody):
     result: SolveAnswer
     """Of the search on the nodes that are there: name its plans to other calls."""
     notes: list[str]
+    together: dict[str, Any] | None = None
+    """Of a plan over several pools the old plan, the best and the old layout with fewer pipelines,
+    and what changes; absent for others."""
 
 
 class FaultBody(AnswerBody, title="Fault"):

@@ -5,7 +5,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from planner.errors import PlannerError
+from service.handlers.limits import too_much
 from service.handlers.problems import Fault, refused
+from service.handlers.schemas import ReplanBody
 
 Data = dict[str, Any]
 
@@ -51,6 +53,22 @@ def joined_explanation(opened: Any, term: str) -> Data:
     from planner.render.answers.joined.explanation import joined_explanation_json
 
     return with_note(joined_explanation_json(explain_joined(opened, term)), opened)
+
+
+def joined_replan(opened: Any, request: ReplanBody, execution: Any, most_hosts: int) -> Any:
+    """Return what to do with a plan over several pools after nodes of some were lost."""
+    from planner.analyze.joined.nodes import lost_texts
+    from planner.analyze.joined.replan import replan_joined
+
+    lost: int | tuple[str, ...] = ()
+    if isinstance(request.lost, int):
+        lost = request.lost or ()
+    else:
+        texts = [request.lost] if isinstance(request.lost, str) else request.lost
+        lost = tuple(x for text in texts for x in lost_texts(text))
+        if len(lost) > most_hosts:
+            raise too_much("hosts", len(lost), most_hosts, "lost", "name fewer nodes")
+    return replan_joined(opened, execution, lost=lost, gained=request.gained, via=request.via)
 
 
 def joined_files_of(

@@ -11,6 +11,7 @@ from service.handlers.documents import calibration_in, content_of, files_of, hos
 from service.handlers.joined_calls import (
     joined_explanation,
     joined_files_of,
+    joined_replan,
     open_joined_of,
     with_note,
 )
@@ -225,7 +226,16 @@ def replan_answer(request: schemas.ReplanBody, running: RunningCall) -> Data:
     from planner.solver.execution import Execution
     from searches.executors.executor import SerialExecutor
 
-    request_plan = open_request_plan(request, running)
+    named = named_result(request, running)
+    execution = Execution(
+        SerialExecutor(),
+        stop_of(running, request.time_limit_s),
+        search_progress(running, "search"),
+    )
+    if joined := open_joined_of(named.data, str(request.plan), named.source):
+        moved = joined_replan(joined, request, execution, running.settings.hosts)
+        return with_note(_shown(request, moved.to_json(), lambda: text_of(moved)), joined)
+    request_plan = open_request_plan(request, running, named)
     settings, maximum = running.settings, running.settings.devices
     per_node = request_plan.opened[1].cluster.pools[0].devices_per_node
     n_devices = (request_plan.opened[1].cluster.pools[0].n_nodes + request.gained) * per_node
@@ -239,11 +249,6 @@ def replan_answer(request: schemas.ReplanBody, running: RunningCall) -> Data:
         lost = tuple(name for text in texts for name in hosts_in(text) or ())
         if len(lost) > settings.hosts:
             raise too_much("hosts", len(lost), settings.hosts, "lost", "name fewer nodes")
-    execution = Execution(
-        SerialExecutor(),
-        stop_of(running, request.time_limit_s),
-        search_progress(running, "search"),
-    )
     answer = replan(
         request_plan.opened,
         request_plan.options,

@@ -148,7 +148,7 @@ def compare_joined(
     first: OpenedJoined | Opened, second: OpenedJoined | Opened
 ) -> JoinedComparison:
     """Return the comparison of two opened plans, A and B."""
-    a, b = _side(first), _side(second)
+    a, b = (side_of(x.plan if isinstance(x, OpenedJoined) else x[3]) for x in (first, second))
     comparison = JoinedComparison(a, b, tuple(_input_differences(first, second)), ())
     if comparison.inputs or not comparison.winner:
         return comparison
@@ -156,10 +156,9 @@ def compare_joined(
     return JoinedComparison(a, b, (), tuple(_turns(lost, won)))
 
 
-def _side(opened: OpenedJoined | Opened) -> Side:
-    if isinstance(opened, OpenedJoined):
-        return _joined_side(opened.plan)
-    return _one_pool_side(opened[3])
+def side_of(plan: JoinedPlan | Plan) -> Side:
+    """Return a plan in the terms that plans over one pool and over several have."""
+    return _joined_side(plan) if isinstance(plan, JoinedPlan) else _one_pool_side(plan)
 
 
 def _joined_side(plan: JoinedPlan) -> Side:

@@ -6,9 +6,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from planner.analyze.catalogue import rules_json
 from planner.analyze.joined_files import joined_files
@@ -66,6 +66,10 @@ from planner.specs.loader import (
 from planner.specs.summary import spec_json
 from planner.text_lines import wrapped
 from searches.frameworks.registry import framework_names, framework_rules
+
+if TYPE_CHECKING:
+    from planner.analyze.joined.replan import JoinedReplan
+    from planner.analyze.replan.replan import Replan
 
 FORMATS: Mapping[str, Callable[[Result, Sequence[str]], str]] = {
     "json": lambda result, _: result.dumps(),
@@ -327,7 +331,7 @@ def run_show(reference: str, form: str) -> None:
     check_format(form)
     if joined := joined_plan(reference):
         if form == "json":
-            sys.stdout.write(json.dumps(asdict(joined), indent=1) + "\n")
+            sys.stdout.write(json.dumps(joined.to_json(), indent=1) + "\n")
             return
         data, _ = read_plan_reference(reference)
         card = joined_card_of(data, joined, plan_named(reference)[0])
@@ -421,14 +425,25 @@ def run_replan(reference: str, arguments: ReplanArguments) -> int:
         (lambda: time.monotonic() - start > limit_s) if limit_s else None,
         TerminalProgress(),
     )
-    result = replan(
-        opened_plan(reference),
-        options_of(reference),
-        execution,
-        lost=lost_of_text(arguments.lost),
-        gained=arguments.gained,
-        via="network" if arguments.via == "network" else "checkpoint",
+    via: Literal["network", "checkpoint"] = (
+        "network" if arguments.via == "network" else "checkpoint"
     )
+    result: Replan | JoinedReplan
+    if joined := joined_opened(reference):
+        from planner.analyze.joined.nodes import lost_texts
+        from planner.analyze.joined.replan import replan_joined
+
+        lost = lost_texts(arguments.lost)
+        result = replan_joined(joined, execution, lost=lost, gained=arguments.gained, via=via)
+    else:
+        result = replan(
+            opened_plan(reference),
+            options_of(reference),
+            execution,
+            lost=lost_of_text(arguments.lost),
+            gained=arguments.gained,
+            via=via,
+        )
     if arguments.cache:
         save_result(result.result)
     sys.stdout.write(printed(result, arguments.form))

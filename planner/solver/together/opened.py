@@ -75,7 +75,7 @@ def open_joined(data: Mapping[str, Any], plan: JoinedPlan, source: str) -> Opene
     model = one_recipe(read, options, "one job over several pools runs in one")
     cluster = cluster_from_dict(inputs["cluster"])
     together = Together.from_json(data["together"])
-    joined = _problem(model, cluster, options, together.joined, plan)
+    joined = plan_problem(model, cluster, options, together.joined, plan)
     mixed = mixed_plan(plan, [pool.name for pool in joined.mixed.pools])
     wrong = SearchError(
         f"{source}#t{plan.rank}: edited by hand? Its inputs do not give this plan", "solve again"
@@ -113,14 +113,14 @@ def _kind(kind: JoinedKind, pools: Sequence[str]) -> PipelineKind:
     return PipelineKind(stages, kind.n_pipelines, kind.mbs, kind.n_micro, kind.n_sequences)
 
 
-def _problem(
+def plan_problem(
     model: ModelInput,
     cluster: ClusterInput,
     options: SolveOptions,
     names: Sequence[str],
     plan: JoinedPlan,
 ) -> JoinedProblem:
-    """Return the job with tables for the stages of one plan alone."""
+    """Return the job on pools of a cluster, with tables for the stages of one plan alone."""
     places = {pool.name: i for i, pool in enumerate(cluster.cluster.pools)}
     strange = [name for name in (*names, *plan.devices) if name not in places]
     if strange:
