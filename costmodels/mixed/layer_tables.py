@@ -127,6 +127,8 @@ def stage_tables(problem: Problem, pool: int, degrees: Sequence[Degrees]) -> lis
     memory are those of `costmodels.step`, as linear functions of what a stage holds
     (`schedule.rank_costs`); states as functions of the pipelines from two numbers of them.
     """
+    if not degrees:
+        return []
     several = [(x, recompute) for x in degrees for recompute in RECOMPUTES]
     layers = problem.shape.layers
     once, twice = (

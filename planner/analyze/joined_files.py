@@ -12,7 +12,7 @@ from planner.errors import UsageError
 from planner.frameworks.emit import emit_plan, refusal_file
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.launchers.launch import job_name
-from planner.frameworks.launchers.node_types import NodeGroup, hetjob_script, node_list
+from planner.frameworks.launchers.node_types import NODE_LIST, NodeGroup, hetjob_script, node_list
 from planner.solver.answer.result_store import read_options
 from planner.solver.recipes import one_recipe
 from planner.solver.together.records import JoinedPlan
@@ -178,7 +178,7 @@ def _files(
     scripts = [name for name in files if name.endswith(".sh")]
     if not scripts:
         return files
-    files["nodes.txt"] = node_list(groups)
+    files[NODE_LIST] = node_list(groups)
     if "slurm" in launchers:
         name = job_name(f"{model.shape.name}-{plan.plan_id}")
         framework = scripts[0].removesuffix(".sh")

@@ -380,10 +380,11 @@ def _replan(service: Client, params: Params) -> int:
     from planner.solver.answer.result_store import save_text
 
     check_replan(ReplanArguments(**{x: y for x, y in params.items() if x != "plan"}))
-    lost = lost_of_text(params["lost"])
+    text = params["lost"]
+    lost = text if "=" in text else lost_of_text(text)
     request = {
         **_plan(params["plan"]),
-        "lost": lost if isinstance(lost, int) else list(lost),
+        "lost": lost if isinstance(lost, int | str) else list(lost),
         "gained": params["gained"],
         "via": params["via"],
         "with_text": True,

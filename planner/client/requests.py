@@ -84,16 +84,23 @@ def plan_of(result: Result, plan: int | str = 1) -> Data:
 
 
 def run_of(run: Source, files: Mapping[str, str] | None = None) -> Data:
-    """Return the fields `run` and `files` of a check: the file at a path, and those it names."""
+    """Return the fields `run` and `files` of a check: the file at a path, and those it names.
+
+    And the list of nodes beside it, which a run over several pools has.
+    """
     if isinstance(run, Mapping) or (isinstance(run, str) and "\n" in run):
         text: Any = dict(run) if isinstance(run, Mapping) else {"text": run}
         return {"run": text, "files": dict(files or {})}
+    from planner.analyze.joined.node_pools import node_list_of
+    from planner.frameworks.launchers.node_types import NODE_LIST
     from planner.frameworks.runs.companions import files_beside
     from planner.frameworks.runs.reader import run_text
 
     name, part, text = run_text(os.fspath(run))
     sent = file_name(name) + (f"#{part}" if part else "")
     result = files_beside(name, text) if files is None else dict(files)
+    if files is None and (nodes := node_list_of(name, None)):
+        result[NODE_LIST] = nodes
     return {"run": FileText(text, name, sent), "files": result}
 
 

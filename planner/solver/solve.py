@@ -1,6 +1,7 @@
 """`solve` and `evaluate`: from two files (or dicts) to a result."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Unpack
@@ -60,7 +61,7 @@ from planner.solver.sources import Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_from_pins
-from planner.specs.search.section import TOGETHER
+from planner.specs.search.section import APART, TOGETHER
 from planner.text_lines import SPLIT_CHOSEN
 from searches.executors.executor import ExecutorError
 from searches.feasibility import StoppedError
@@ -129,17 +130,44 @@ def solve(
     executor = named_executor(
         keywords.get("executor", "automatic"), keywords.get("ray_address", "")
     )
-    own_stop = stop_at(APART_SHARE if join else 1.0)
-    execution = Execution(executor, own_stop, keywords.get("progress"), keywords.get("shared"))
+    execution = Execution(executor, None, keywords.get("progress"), keywords.get("shared"))
     try:
-        extent = Extent(different=True)
-        result = solve_inputs(*inputs, options, execution, command, extent)
-        if join:
-            alone = partial(_on_one_pool, inputs, options, execution)
-            result = join.with_together(result, inputs[0], options, alone, stop_at)
+        result = _solved(inputs, options, execution, command, stop_at, join)
     except ExecutorError as error:
         raise SearchError(str(error), error.fix) from error
     return replace(result, notes=(*chosen, *notes, *result.notes))
+
+
+def solve_again(
+    model: ModelInput, cluster: ClusterInput, options: SolveOptions, execution: Execution
+) -> Result:
+    """Return the result for inputs that are read, with plans over several pools where it is asked.
+
+    As `solve` without a time limit of its own: `execution` says when to stop.
+    """
+    several = options.pools == TOGETHER and len(cluster.cluster.pools) > 1
+    options = options if several else replace(options, pools=APART)
+    join = _joining(model, cluster, options) if several else None
+    inputs = model, join.cluster if join else cluster
+    command = SolveCommand("MODEL", "CLUSTER")
+    return _solved(inputs, options, execution, command, lambda _: execution.stop, join)
+
+
+def _solved(
+    inputs: tuple[ModelInput, ClusterInput],
+    options: SolveOptions,
+    execution: Execution,
+    command: SolveCommand,
+    stop_at: Callable[[float], Stop | None],
+    join: "Joining | None",
+) -> Result:
+    """Return the plans on each pool, and over several where they are joined."""
+    apart = replace(execution, stop=stop_at(APART_SHARE if join else 1.0))
+    result = solve_inputs(*inputs, options, apart, command, Extent(different=True))
+    if join is None:
+        return result
+    alone = partial(_on_one_pool, inputs, options, apart)
+    return join.with_together(result, inputs[0], options, alone, stop_at)
 
 
 def _joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> "Joining":

@@ -186,6 +186,8 @@ def _change_lines(changes: list[short.Change]) -> str:
 def explain_tool(arguments: args.ExplainArguments, desk: Desk) -> Answered:
     """Return what binds a plan and what would relax it, or one term opened."""
     data = desk.ask("explain", {**desk.results.plan(arguments.plan), "term": arguments.term})
+    if "together" in data:
+        return _joined_explained(data, arguments)
     binding = data.get("binding") or {"parts": [], "changes": [], "binds": "", "next": None}
     answer = short.ExplainAnswer(
         plan_id=data["plan_id"],
@@ -200,6 +202,24 @@ def explain_tool(arguments: args.ExplainArguments, desk: Desk) -> Answered:
     whole = data["text"]
     is_long = not arguments.term and arguments.details == "short"
     return Answered(_above_tree(whole) if is_long else whole, answer, data)
+
+
+def _joined_explained(data: Data, arguments: args.ExplainArguments) -> Answered:
+    """Return what binds a plan over several pools: terms of the pipelines that others wait for."""
+    found = data["together"]
+    binding = found.get("binding", {})
+    time = found["kinds"][binding["kind"] - 1]["time"] if binding else {}
+    step_s = found.get("step_time_s", 0.0)
+    answer = short.ExplainAnswer(
+        plan_id=data["plan_id"],
+        term=data["term"],
+        binds=max(time, key=lambda x: time[x]) if time else "",
+        parts=[{"part": x, "time_s": y, "share": y / step_s} for x, y in time.items()],
+        changes=[],
+        next_bottleneck=None,
+    )
+    is_long = not arguments.term and arguments.details == "short"
+    return Answered(_above_tree(data["text"]) if is_long else data["text"], answer, data)
 
 
 def _above_tree(text: str) -> str:
@@ -294,7 +314,7 @@ def replan_tool(arguments: args.ReplanArguments, desk: Desk) -> Answered:
     text = data.pop("text")
     result = data["result"]
     result_id = desk.results.keep(result)
-    first = result["plans"][0] if result["plans"] else None
+    first = result["plans"][0] if result["plans"] and "together" not in data else None
     answer = short.ReplanAnswer(
         verdict=data["verdict"],
         break_even_s=data["break_even_s"],

@@ -8,7 +8,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from planner.errors import FileError, UsageError
-from planner.solver.answer.result_store import cache_folder, pick_plan, read_result, save_text
+from planner.solver.answer.result_store import (
+    cache_folder,
+    joined_plan_of,
+    pick_plan,
+    read_result,
+    save_text,
+)
 
 Data = dict[str, Any]
 MOST_BYTES = 64_000_000
@@ -71,5 +77,8 @@ class Results:
                 "plan",
             )
         result = read_result(LAST) if source == LAST else json.loads(self.text(source))
-        plan = pick_plan(result["plans"], which if mark else "1", source)
+        which = which if mark else "1"
+        if joined := joined_plan_of(result, which):
+            return {"result": result, "plan": joined.plan_id}
+        plan = pick_plan(result["plans"], which, source)
         return {"result": result, "plan": plan["plan_id"]}

@@ -189,10 +189,14 @@ class ExplainAnswer(AnswerBody):
     plan_id: str
     term: str
     text: str
-    plan: PlanBody
+    plan: PlanBody | None
+    """Null for a plan over several pools."""
     binding: dict[str, Any] | None = None
     """What binds the plan, what would relax that and by how much, and what binds next; null where
     a term is opened."""
+    together: dict[str, Any] | None = None
+    """Of a plan over several pools what binds it, its stages, links and pools, or the values of
+    the term; absent for others."""
 
 
 class EmitAnswer(AnswerBody):
@@ -251,6 +255,8 @@ class CheckAnswer(AnswerBody):
     standing: dict[str, Any] | None
     changes: list[dict[str, Any]]
     notes: list[str]
+    together: dict[str, Any] | None = None
+    """Of a run over several pools what `explain` says of such a plan; absent for others."""
 
 
 class CatalogueAnswer(AnswerBody):
@@ -398,6 +404,9 @@ class ReplanAnswer(AnswerBody):
     result: SolveAnswer
     """Of the search on the nodes that are there: name its plans to other calls."""
     notes: list[str]
+    together: dict[str, Any] | None = None
+    """Of a plan over several pools the old plan, the best and the old layout with fewer pipelines,
+    and what changes; absent for others."""
 
 
 class FaultBody(AnswerBody, title="Fault"):

@@ -1,6 +1,6 @@
 """The calls that answer with plans, or are about one: from `solve` to `check`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,6 +8,13 @@ from planner.errors import PlannerError
 from planner.solver.request import override_pairs
 from service.handlers import schemas
 from service.handlers.documents import calibration_in, content_of, files_of, hosts_in, run_document
+from service.handlers.joined_calls import (
+    joined_explanation,
+    joined_files_of,
+    joined_replan,
+    open_joined_of,
+    with_note,
+)
 from service.handlers.limits import RequestLimits, check_input_limits, check_model, too_much
 from service.handlers.problems import Fault, refused
 from service.handlers.request_contents import contents_of, errors_inside, search_of
@@ -151,7 +158,10 @@ def explain_answer(request: schemas.ExplainBody, running: RunningCall) -> Data:
     from planner.analyze.explain import explain
     from planner.render.answers.explanation import explanation_json
 
-    request_plan = open_request_plan(request, running)
+    named = named_result(request, running)
+    if joined := open_joined_of(named.data, str(request.plan), named.source):
+        return joined_explanation(joined, request.term)
+    request_plan = open_request_plan(request, running, named)
     _, _, problem, plan = request_plan.opened
     explanation = explain(problem, plan, request_plan.options, request.term)
     return request_plan.with_state(explanation_json(explanation))
@@ -167,7 +177,8 @@ def emit_answer(request: schemas.EmitBody, running: RunningCall) -> Data:
     launchers = parse_launchers(",".join(request.launcher))
     hosts = hosts_in(request.hosts)
     named = named_result(request, running)
-    if joined := _joined_files(request, named, targets, launchers):
+    which = str(request.plan)
+    if joined := joined_files_of(named.data, which, named.source, targets, launchers):
         return joined
     request_plan = open_request_plan(request, running, named)
     options = request_plan.options
@@ -177,36 +188,6 @@ def emit_answer(request: schemas.EmitBody, running: RunningCall) -> Data:
     reasons = {target: files[name] for target, name in refused.items() if name in files}
     plan_id = request_plan.opened[3].plan_id
     return request_plan.with_state({"plan_id": plan_id, "files": files, "refused": reasons})
-
-
-def _joined_files(
-    request: schemas.EmitBody,
-    named: NamedResult,
-    targets: Sequence[str],
-    launchers: Sequence[str],
-) -> Data:
-    """Return the files of a plan over several pools; empty where the request names another."""
-    from planner.analyze.joined_files import joined_files
-    from planner.frameworks.emit import refusal_file
-    from planner.solver.answer.result_store import checked_result, joined_plan_of
-
-    if not named.data.get("together"):
-        return {}
-    try:
-        data = checked_result(named.data, named.source)
-        plan = joined_plan_of(data, str(request.plan))
-        files = joined_files(data, plan, targets, launchers) if plan else {}
-    except PlannerError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError, ArithmeticError) as error:
-        detail = f"{named.source} is not as planner wrote it: {type(error).__name__}: {error}"
-        fault = Fault(detail[:200], "send the whole answer of solve", "result")
-        raise refused("bad-specification", detail[:200], 422, [fault]) from None
-    if plan is None:
-        return {}
-    refusals = {target: refusal_file(target) for target in targets}
-    reasons = {target: files[name] for target, name in refusals.items() if name in files}
-    return {"plan_id": plan.plan_id, "files": files, "refused": reasons}
 
 
 def place_answer(request: schemas.PlaceBody, running: RunningCall) -> Data:
@@ -245,7 +226,16 @@ def replan_answer(request: schemas.ReplanBody, running: RunningCall) -> Data:
     from planner.solver.execution import Execution
     from searches.executors.executor import SerialExecutor
 
-    request_plan = open_request_plan(request, running)
+    named = named_result(request, running)
+    execution = Execution(
+        SerialExecutor(),
+        stop_of(running, request.time_limit_s),
+        search_progress(running, "search"),
+    )
+    if joined := open_joined_of(named.data, str(request.plan), named.source):
+        moved = joined_replan(joined, request, execution, running.settings.hosts)
+        return with_note(_shown(request, moved.to_json(), lambda: text_of(moved)), joined)
+    request_plan = open_request_plan(request, running, named)
     settings, maximum = running.settings, running.settings.devices
     per_node = request_plan.opened[1].cluster.pools[0].devices_per_node
     n_devices = (request_plan.opened[1].cluster.pools[0].n_nodes + request.gained) * per_node
@@ -259,11 +249,6 @@ def replan_answer(request: schemas.ReplanBody, running: RunningCall) -> Data:
         lost = tuple(name for text in texts for name in hosts_in(text) or ())
         if len(lost) > settings.hosts:
             raise too_much("hosts", len(lost), settings.hosts, "lost", "name fewer nodes")
-    execution = Execution(
-        SerialExecutor(),
-        stop_of(running, request.time_limit_s),
-        search_progress(running, "search"),
-    )
     answer = replan(
         request_plan.opened,
         request_plan.options,
@@ -281,9 +266,23 @@ def diff_answer(request: schemas.DiffBody, running: RunningCall) -> Data:
     from planner.render.document import text_of
 
     with errors_inside("a"):
-        first = open_request_plan(request.a, running)
+        named_a = named_result(request.a, running)
+        joined_a = open_joined_of(named_a.data, str(request.a.plan), named_a.source)
+        first = None if joined_a else open_request_plan(request.a, running, named_a)
     with errors_inside("b"):
-        second = open_request_plan(request.b, running)
+        named_b = named_result(request.b, running)
+        joined_b = open_joined_of(named_b.data, str(request.b.plan), named_b.source)
+        second = None if joined_b else open_request_plan(request.b, running, named_b)
+    if first is None or second is None:
+        from planner.analyze.joined.comparison import compare_joined
+
+        both = [joined_a or (first and first.opened), joined_b or (second and second.opened)]
+        compared = compare_joined(*both)
+        data = _shown(request, compared.to_json(), lambda: text_of(compared))
+        data = with_note(data, *(x for x in (joined_a, joined_b) if x))
+        for opened in (first, second):
+            data = opened.with_state(data) if opened else data
+        return data
     result = compare(first.opened, second.opened)
     data = _shown(request, result.to_json(), lambda: text_of(result))
     return second.with_state(first.with_state(data))

@@ -7,7 +7,7 @@ are worth most.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from costmodels.breakdown import break_down
 from planner.analyze.check.changes import ChangedRuns, PricedRun, best_changes
@@ -21,6 +21,7 @@ from planner.analyze.check.run_source import (
 )
 from planner.analyze.check.standing import stack_as_run, standing_of
 from planner.analyze.check.verdict import describe, judge
+from planner.analyze.joined.node_pools import node_list_of, node_pools, pool_names
 from planner.errors import PlannerError, SpecError, UsageError
 from planner.frameworks.registry import named_framework
 from planner.frameworks.runs.existing_run import ExistingRun
@@ -39,8 +40,11 @@ from planner.solver.problem import make_problem
 from planner.solver.request import Calibrations, own_calibration
 from planner.solver.sources import Overrides
 from planner.specs.inputs import ClusterInput, Content, FileOrContent, ModelInput
-from planner.specs.loader import model_from_dict
+from planner.specs.loader import cluster_from_dict, load_cluster, model_from_dict
 from searches.frameworks.registry import framework_key, framework_rules
+
+if TYPE_CHECKING:
+    from planner.analyze.joined.check import JoinedRun
 
 NODE_FIELDS = ("nodes", "accelerators_per_node")
 """Fields of a pool whose change by `--set` says how many devices the run starts on."""
@@ -98,14 +102,19 @@ def check(
     where it is given as content. `version` is the release of the framework that the run uses.
     `env` are variables that the user's shell sets. The search for the best plan ends with the best
     so far once `stop` says so. `pins` states layout axes that the file cannot say (`{"pp": 4}` for
-    DeepSpeed). `overrides` change settings of the run (`("tensor_model_parallel_size", 4)`), the
-    model or the cluster. Nothing is executed. Raises `SpecError` for a file that cannot be read,
-    `UsageError` for a bad option.
+    DeepSpeed). On a cluster of several pools a run needs `pool`, or `nodes.txt` among its files as
+    `planner emit` writes it: then it is judged over these pools. `overrides` change settings of
+    the run (`("tensor_model_parallel_size", 4)`), the model or the cluster. Nothing is executed.
+    Raises `SpecError` for a file that cannot be read, `UsageError` for a bad option.
     """
     check_keywords(CheckKeywords, keywords)
     request = _with_release(CheckOptions(**keywords))
     _check_version(request.version)
     overrides, pins = sorted_overrides(request.overrides), request.pins or {}
+    if joined := _joined_run(file, cluster, request):
+        from planner.analyze.joined.check import check_joined  # 100 ms: tables of several pools
+
+        return check_joined(joined)
     cluster_input = run_cluster(cluster, overrides.cluster, request.pool)
     own = model_beside(request.model, overrides.model)
     query = RunQuery(
@@ -156,6 +165,50 @@ def check(
         return replace(base, not_priced=text)
     runs = ChangedRuns(source, n_devices, accelerator, pool.devices_per_node, overrides.model)
     return _priced(base, described, placed, runs, request.stop)
+
+
+def _joined_run(
+    file: FileOrContent, cluster: FileOrContent | Mapping[str, Any], request: CheckOptions
+) -> "JoinedRun | None":
+    """Return a run over several pools: on a cluster of several, with a list of its nodes.
+
+    None where one pool is named, or the nodes of one alone.
+    """
+    text = "" if request.pool else node_list_of(file, request.files)
+    if not text:
+        return None
+    overrides = sorted_overrides(request.overrides)
+    read = cluster_from_dict if isinstance(cluster, Mapping) else load_cluster
+    whole = read(cluster, overrides.cluster)  # type: ignore[arg-type]  # chosen by its type
+    if len(whole.cluster.pools) < 2:
+        return None
+    from planner.analyze.joined.check import JoinedRun  # 100 ms: tables of several pools
+    from planner.solver.together.pools import with_merged_pools
+
+    merged = with_merged_pools(whole)
+    names = [pool.name for pool in merged.cluster.cluster.pools]
+    pools = node_pools(text, pool_names(names, merged.merged))
+    if len(set(pools)) == 1:
+        return None
+    own = model_beside(request.model, overrides.model)
+    path = file if isinstance(file, Content) else os.fspath(file)
+    query = RunQuery(
+        model=own,
+        sets=overrides.run,
+        env=request.env,
+        pins=request.pins or {},
+        beside=(request.files or {}) if isinstance(file, Content) else request.files,
+        version=request.version,
+    )
+    return JoinedRun(
+        source=RunSource(path, request.framework, query),
+        cluster=merged.cluster,
+        pools=pools,
+        version=request.version,
+        own=own,
+        model_overrides=overrides.model,
+        calibration=own_calibration(request.calibration) or load_calibration(),
+    )
 
 
 def _first_problem(error: SpecError) -> str:

@@ -102,7 +102,8 @@ def run_cluster(
     if len(names) > 1:
         raise UsageError(
             f"the cluster has {len(names)} pools, and a run uses one of them",
-            "name it with " + option("pool") + f": {', '.join(names)}",
+            "name it with " + option("pool") + f": {', '.join(names)}; a run over several has"
+            " nodes.txt beside it, as planner emit writes it",
             code="several",
         )
     return value

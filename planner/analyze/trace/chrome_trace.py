@@ -70,6 +70,11 @@ def trace_json(problem: Problem, plan: Plan, micro_batches: int = 0) -> str:
         "notes": _notes(breakdown, step, end_s, micro_batches),
         "written_by": f"planner {__version__}",
     }
+    return trace_text(events, about)
+
+
+def trace_text(events: Iterable[Event], about: Event) -> str:
+    """Return a trace file: an event a line, after what it is about."""
     lines = ",\n".join(json.dumps(event, separators=(",", ":")) for event in events)
     head = json.dumps({"displayTimeUnit": "ms", "otherData": about}, indent=1)[:-2]
     return f'{head},\n "traceEvents": [\n{lines}\n]}}\n'
@@ -87,10 +92,7 @@ def _notes(
     ]
     n = breakdown.layout.n_passes
     if 0 < micro_batches < n:
-        notes.append(
-            f"cut: micro-batches {_first_kept(micro_batches)} to"
-            f" {n - micro_batches // 2 - 1} of {n} are not drawn; all were simulated"
-        )
+        notes.append(cut_note(micro_batches, n))
     if abs(end_s / breakdown.step_s - 1.0) > 1e-9:
         notes.append(
             "this pipeline does not become periodic: the prediction extrapolates from part of the"
@@ -99,26 +101,43 @@ def _notes(
     return notes
 
 
+def cut_note(micro_batches: int, n_micro: int) -> str:
+    """Return which micro-batches a trace leaves out."""
+    return (
+        f"cut: micro-batches {_first_kept(micro_batches)} to"
+        f" {n_micro - micro_batches // 2 - 1} of {n_micro} are not drawn; all were simulated"
+    )
+
+
 def _first_kept(micro_batches: int) -> int:
     return micro_batches - micro_batches // 2
 
 
-def _drawn(breakdown: Breakdown, micro_batches: int) -> tuple[StepTimeline, set[int]]:
-    """Return the step in time, and the micro-batches that are drawn."""
-    layout = breakdown.layout
-    n = layout.n_passes
+def drawn_micro_batches(n_micro: int, blocks_each: int, micro_batches: int) -> set[int]:
+    """Return which of `n_micro` are drawn: all, or the first and the last of `micro_batches`.
+
+    `blocks_each` are the blocks of one of them on all ranks. Raises `UsageError` beyond
+    `MAX_BLOCKS`.
+    """
     if micro_batches < 0:
         raise UsageError("--micro-batches must not be negative", "--micro-batches 32")
-    drawn = min(n, micro_batches) if micro_batches else n
-    chunks = sum(len(layout.stages_of(rank)) for rank in range(layout.pp))
-    blocks_each = chunks * (3 if layout.schedule.startswith(("zb", "dual")) else 2)
+    drawn = min(n_micro, micro_batches) if micro_batches else n_micro
     if drawn * blocks_each > MAX_BLOCKS:
         raise UsageError(
             f"{drawn} micro-batches make {drawn * blocks_each:,} blocks, more than the "
             f"{MAX_BLOCKS:,} of one trace",
             f"--micro-batches {min(32, MAX_BLOCKS // blocks_each)} draws the first and the last",
         )
-    return step_timeline(breakdown), {*range(_first_kept(drawn)), *range(n - drawn // 2, n)}
+    return {*range(_first_kept(drawn)), *range(n_micro - drawn // 2, n_micro)}
+
+
+def _drawn(breakdown: Breakdown, micro_batches: int) -> tuple[StepTimeline, set[int]]:
+    """Return the step in time, and the micro-batches that are drawn."""
+    layout = breakdown.layout
+    chunks = sum(len(layout.stages_of(rank)) for rank in range(layout.pp))
+    blocks_each = chunks * (3 if layout.schedule.startswith(("zb", "dual")) else 2)
+    shown = drawn_micro_batches(layout.n_passes, blocks_each, micro_batches)
+    return step_timeline(breakdown), shown
 
 
 def drawn_events(

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from planner.cli.arguments import check_format
+from planner.cli.commands.joined import joined_opened
 from planner.cli.commands.plans import printed
 from planner.cli.files import check_folder, write_text
 from planner.errors import EmitError
@@ -23,8 +24,13 @@ def run_trace(reference: str, out: str, micro_batches: int) -> None:
     """Run `planner trace`: write the trace file, or print it where it is named -."""
     from planner.analyze.trace.chrome_trace import trace_json
 
-    _, _, problem, plan = opened_plan(reference)
-    text = trace_json(problem, plan, micro_batches)
+    if joined := joined_opened(reference):
+        from planner.analyze.joined.timeline import joined_trace_json
+
+        plan_id, text = joined.plan.plan_id, joined_trace_json(joined, micro_batches)
+    else:
+        _, _, problem, plan = opened_plan(reference)
+        plan_id, text = plan.plan_id, trace_json(problem, plan, micro_batches)
     if out == "-":
         sys.stdout.write(text)
         return
@@ -34,7 +40,7 @@ def run_trace(reference: str, out: str, micro_batches: int) -> None:
         fix = "name another file with -o"
         raise EmitError(f"cannot write {out}: {error.strerror}", fix) from None
     sys.stderr.write(
-        f"wrote {out}: one step of plan {plan.plan_id}, open it in ui.perfetto.dev or "
+        f"wrote {out}: one step of plan {plan_id}, open it in ui.perfetto.dev or "
         "chrome://tracing\n"
     )
 
@@ -58,6 +64,13 @@ def run_diff(first: str, second: str, form: str) -> None:
     from planner.analyze.comparison import compare
 
     check_format(form)
+    joined = joined_opened(first), joined_opened(second)
+    if any(joined):
+        from planner.analyze.joined.comparison import compare_joined
+
+        a, b = (x or opened_plan(ref) for x, ref in zip(joined, (first, second), strict=True))
+        sys.stdout.write(printed(compare_joined(a, b), form))
+        return
     result = compare(opened_plan(first), opened_plan(second))
     sys.stdout.write(printed(result, form))
 

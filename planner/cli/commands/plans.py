@@ -6,9 +6,9 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from planner.analyze.catalogue import rules_json
 from planner.analyze.joined_files import joined_files
@@ -21,6 +21,7 @@ from planner.cli.command_arguments import (
     ReplanArguments,
     SolveArguments,
 )
+from planner.cli.commands.joined import joined_explanation, joined_opened
 from planner.cli.files import write_files
 from planner.cli.progress import TerminalProgress
 from planner.errors import EmitError, PlannerError, UsageError
@@ -33,6 +34,7 @@ from planner.frameworks.registry import named_framework
 from planner.render.answer_text import TextView, answer_text, result_markdown
 from planner.render.answers.plan_table import named_columns, plans_csv
 from planner.render.card.answer import card_of_saved
+from planner.render.card.joined import joined_card_of
 from planner.render.card.text import card_lines
 from planner.render.document import text_of
 from planner.render.style import style_of
@@ -64,6 +66,10 @@ from planner.specs.loader import (
 from planner.specs.summary import spec_json
 from planner.text_lines import wrapped
 from searches.frameworks.registry import framework_names, framework_rules
+
+if TYPE_CHECKING:
+    from planner.analyze.joined.replan import JoinedReplan
+    from planner.analyze.replan.replan import Replan
 
 FORMATS: Mapping[str, Callable[[Result, Sequence[str]], str]] = {
     "json": lambda result, _: result.dumps(),
@@ -324,8 +330,13 @@ def run_show(reference: str, form: str) -> None:
     """Run `planner show`."""
     check_format(form)
     if joined := joined_plan(reference):
-        plain = asdict(joined) if form == "json" else None
-        sys.stdout.write(json.dumps(plain, indent=1) + "\n" if plain else printed(joined, form))
+        if form == "json":
+            sys.stdout.write(json.dumps(joined.to_json(), indent=1) + "\n")
+            return
+        data, _ = read_plan_reference(reference)
+        card = joined_card_of(data, joined, plan_named(reference)[0])
+        lines = card_lines(card, terminal_width(), style_of(), is_whole=True)
+        sys.stdout.write("\n".join([*lines, "", printed(joined, form)]))
         return
     _, _, _, plan = opened_plan(reference)
     if form == "json":
@@ -343,6 +354,9 @@ def run_explain(reference: str, term: str, form: str = "table") -> None:
     from planner.analyze.explain import explain
     from planner.render.answers.explanation import explanation_json
 
+    if joined := joined_opened(reference):
+        show_explained(joined_explanation(joined, term, terminal_width()), form)
+        return
     _, _, problem, plan = opened_plan(reference)
     explanation = explain(problem, plan, options_of(reference), term)
     show_explained(explanation_json(explanation, terminal_width()), form)
@@ -411,14 +425,25 @@ def run_replan(reference: str, arguments: ReplanArguments) -> int:
         (lambda: time.monotonic() - start > limit_s) if limit_s else None,
         TerminalProgress(),
     )
-    result = replan(
-        opened_plan(reference),
-        options_of(reference),
-        execution,
-        lost=lost_of_text(arguments.lost),
-        gained=arguments.gained,
-        via="network" if arguments.via == "network" else "checkpoint",
+    via: Literal["network", "checkpoint"] = (
+        "network" if arguments.via == "network" else "checkpoint"
     )
+    result: Replan | JoinedReplan
+    if joined := joined_opened(reference):
+        from planner.analyze.joined.nodes import lost_texts
+        from planner.analyze.joined.replan import replan_joined
+
+        lost = lost_texts(arguments.lost)
+        result = replan_joined(joined, execution, lost=lost, gained=arguments.gained, via=via)
+    else:
+        result = replan(
+            opened_plan(reference),
+            options_of(reference),
+            execution,
+            lost=lost_of_text(arguments.lost),
+            gained=arguments.gained,
+            via=via,
+        )
     if arguments.cache:
         save_result(result.result)
     sys.stdout.write(printed(result, arguments.form))

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from planner.specs.importers.hostlist import compress_hosts
 
+NODE_LIST = "nodes.txt"
+"""What the list of nodes is called: a line a node, `RANK POOL [HOST]`."""
+
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:

@@ -28,11 +28,11 @@ def check_document(report: Report) -> list[Part]:
         *source_parts(run.source, run.format, run.framework, report.release),
         *_job_parts(report),
         Blank(),
-        *_refusal_parts(report, framework_rules(run.framework).title),
+        *refusal_parts(report, framework_rules(run.framework).title),
         *_price_parts(report),
         *_standing_parts(report),
         *_change_parts(report),
-        *_note_parts(report),
+        *note_parts(report),
     ]
 
 
@@ -56,7 +56,8 @@ def _job_parts(report: Report) -> list[Part]:
     return [*parts, Paragraph(text, label=" ")]
 
 
-def _refusal_parts(report: Report, title: str) -> list[Part]:
+def refusal_parts(report: Report, title: str) -> list[Part]:
+    """Return whether the framework accepts a run, and the rules that it breaks."""
     fork = report.run.fork
     parts: list[Part] = []
     if report.partial:
@@ -179,7 +180,8 @@ def _one_change_parts(number: int, change: Change) -> list[Part]:
     return parts
 
 
-def _note_parts(report: Report) -> list[Part]:
+def note_parts(report: Report) -> list[Part]:
+    """Return what was assumed, what is ignored, and notes."""
     labelled = [("assumed:", text) for text in report.assumed]
     labelled += [
         ("note:", f"{broken.rule.code}: planner writes no such plan: {broken.text}")

@@ -16,6 +16,7 @@ from costmodels.tuning.records import PRETRAIN
 from hardware.nouns import DeviceNoun, common_noun
 from planner.documents import Grid, GridSpacing, Paragraph, Part
 from planner.errors import UsageError
+from planner.render.answers.joined.rows import PIPELINES, joined_rows
 from planner.render.markdown import markdown
 from planner.render.nouns import noun_of, noun_of_plan
 from planner.solver.answer.reasons import stage_words
@@ -420,16 +421,20 @@ FIGURE_FIELDS = (
 def plans_csv(result: Result, chosen: Sequence[str] = ()) -> str:
     """Return the plans as CSV in base units (seconds, bytes, fractions).
 
-    `chosen` are columns of `column_names`: then those alone, in the units of the table.
+    Plans over several pools come first, where the answer has some. `chosen` are columns of
+    `column_names`: then those alone, in the units of the table, of plans on one pool.
     """
     if chosen:
         return _chosen_csv(result, columns_of(result, chosen=chosen))
     axes = [axis for axis in AXES.values() if axis.table != "derived"]
     fields = ["rank", "plan_id", "pool", "precision", "n_devices"]
     fields += [*(axis.name for axis in axes), "n_micro", *FIGURE_FIELDS]
+    joined = result.together.plans if result.together else ()
+    fields += [PIPELINES] * bool(joined)
     out = io.StringIO()
     writer = csv.DictWriter(out, fields, lineterminator="\n", extrasaction="ignore")
     writer.writeheader()
+    writer.writerows(joined_rows(joined))
     for plan in result.plans:
         values = {x.name: plan.layout.value(x.name) for x in axes}
         row = {**values, **plan.row_json(), "runs_on": " ".join(plan.runs_on)}

@@ -34,7 +34,7 @@ def together_document(together: Together) -> list[Part]:
         parts += [Blank(), *stage_parts(first), *link_parts(first.links)]
         parts += [Blank(), _plan_grid(together.plans)]
     if len(together.worth) > 1:
-        parts += [Blank(), _worth_grid(together.worth)]
+        parts += [Blank(), worth_grid(together.worth)]
     parts += [Paragraph(link_worth_text(x)) for x in together.links]
     parts += [Paragraph(text) for text in _closing_texts(together)]
     return parts
@@ -54,9 +54,11 @@ def together_sentence(together: Together) -> str:
         return "There are no two pools to join: each plan uses one pool"
     alone = [x.alone_s for x in together.worth if x.alone_s is not None]
     if not together.plans and not together.complete:
-        return f"No plan over {_names(together.joined)} so far: the time limit stopped the search"
+        return (
+            f"No plan over {pool_names(together.joined)} so far: the time limit stopped the search"
+        )
     if not together.plans:
-        return f"No plan over {_names(together.joined)} fits: each plan uses one pool"
+        return f"No plan over {pool_names(together.joined)} fits: each plan uses one pool"
     first = together.plans[0]
     if not together.pays:
         best = min(together.worth, key=lambda x: x.alone_s or float("inf"))
@@ -72,9 +74,7 @@ def together_sentence(together: Together) -> str:
 
 def plan_words(plan: JoinedPlan) -> str:
     """Return which pools a plan uses, and how."""
-    devices = " and ".join(
-        f"{_counted(n, 'device')} of {pool}" for pool, n in plan.devices.items()
-    )
+    devices = " and ".join(f"{counted(n, 'device')} of {pool}" for pool, n in plan.devices.items())
     spans = any(len(set(kind.pools)) > 1 for kind in plan.kinds)
     how = "stages on different pools" if spans else "replicas on different pools"
     if spans and len(plan.kinds) > 1:
@@ -85,24 +85,25 @@ def plan_words(plan: JoinedPlan) -> str:
 def stage_parts(plan: JoinedPlan) -> Iterator[Part]:
     """Yield each kind of pipelines: its share of the batch, and its stages by pool."""
     for kind in plan.kinds:
-        yield Paragraph(_kind_text(kind))
+        yield Paragraph(kind_text(kind))
         rows = tuple(_stage_rows(kind.stages))
         yield Grid(STAGE_HEADS, rows, "", (1, 2, 3, 4, 5, 7, 8, 9), spacing=GridSpacing(indent=2))
 
 
-def _kind_text(kind: JoinedKind) -> str:
-    pipelines, stages = _counted(kind.n_pipelines, "pipeline"), _counted(len(kind.stages), "stage")
+def kind_text(kind: JoinedKind) -> str:
+    """Return how many pipelines of a kind there are, over which pools, with which share."""
+    pipelines, stages = counted(kind.n_pipelines, "pipeline"), counted(len(kind.stages), "stage")
     return (
-        f"{pipelines} of {stages} over {_names(kind.pools)}: {kind.n_sequences:,} sequences"
-        f" ({kind.share:.0%}), {_counted(kind.n_micro, 'micro-batch')} of {kind.mbs},"
+        f"{pipelines} of {stages} over {pool_names(kind.pools)}: {kind.n_sequences:,} sequences"
+        f" ({kind.share:.0%}), {counted(kind.n_micro, 'micro-batch')} of {kind.mbs},"
         f" {kind.step_time_s:.2f} s"
     )
 
 
-def _counted(n: int, noun: str) -> str:
+def counted(n: int, noun: str) -> str:
     """Return a number with its noun.
 
-    >>> _counted(1, "stage"), _counted(2, "micro-batch")
+    >>> counted(1, "stage"), counted(2, "micro-batch")
     ('1 stage', '2 micro-batches')
     """
     plural = "" if n == 1 else "es" if noun.endswith("ch") else "s"
@@ -113,7 +114,7 @@ def _stage_rows(stages: Sequence[JoinedStage]) -> Iterator[tuple[str, ...]]:
     """Yield a row for each run of stages that are alike but for their layers."""
     for _, run in groupby(stages, key=lambda x: x.degrees):
         some = list(run)
-        counts = [f"{n} x {x}" if n > 1 else str(x) for x, n in _runs([x.layers for x in some])]
+        counts = [f"{n} x {x}" if n > 1 else str(x) for x, n in runs([x.layers for x in some])]
         slowest, fullest = max(some, key=_time), max(some, key=lambda x: x.peak_bytes)
         yield (
             some[0].pool,
@@ -133,7 +134,8 @@ def _time(stage: JoinedStage) -> float:
     return stage.time_s
 
 
-def _runs(values: Sequence[int]) -> Iterator[tuple[int, int]]:
+def runs(values: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield each value with how often it stands there in a row."""
     for value, run in groupby(values):
         yield value, len(list(run))
 
@@ -177,7 +179,9 @@ def _plan_grid(plans: Sequence[JoinedPlan]) -> Grid:
     return Grid(PLAN_HEADS, rows, "", (1, 2, 3, 5, 6))
 
 
-def _worth_grid(worth: Sequence[PoolWorth]) -> Grid:
+def worth_grid(worth: Sequence[PoolWorth]) -> Grid:
+    """Return what each pool adds as a table."""
+
     def seconds(value: float | None) -> str:
         return "nothing fits" if value is None else f"{value:.2f}"
 
@@ -249,7 +253,8 @@ def _closing_texts(together: Together) -> Iterator[str]:
         yield f"{name} is planned alone: {reason}"
 
 
-def _names(pools: Sequence[str]) -> str:
+def pool_names(pools: Sequence[str]) -> str:
+    """Return pools in words, each once."""
     return " and ".join(dict.fromkeys(pools))
 
 

@@ -110,6 +110,39 @@ class LayoutDrawing:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolStage:
+    """One stage of pipelines that are alike, on one pool."""
+
+    pool: int
+    """Place among the pools of the drawing."""
+    layers: int
+    text: str
+    """What it is: pool, accelerator, layers, degrees, time, memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class PipelineRow:
+    """Pipelines that are alike."""
+
+    pipelines: int
+    share: float
+    """Of the global batch."""
+    text: str
+    """Stages, micro-batches, step."""
+    stages: tuple[PoolStage, ...]
+    """In model order."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolsDrawing:
+    """A plan over several pools: which layers of which pipelines lie on which pool."""
+
+    pools: tuple[str, ...]
+    """Name and accelerator of each pool, with the devices in use."""
+    rows: tuple[PipelineRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Assumption:
     """Something that the question left open."""
 
@@ -173,7 +206,7 @@ class AnswerCard:
     notes: tuple[str, ...]
     """Pools left out, parts that are not modelled, the framework that was chosen."""
     warnings: tuple[str, ...]
-    drawing: LayoutDrawing | None
+    drawing: LayoutDrawing | PoolsDrawing | None
     step: Bar | None
     memory: Bar | None
     commands: tuple[NextCommand, ...]

@@ -17,7 +17,9 @@ from planner.render.card.card import (
     DrawnGroup,
     LayoutDrawing,
     NextCommand,
+    PoolsDrawing,
 )
+from planner.render.card.pools_drawing import pools_svg
 from planner.render.colours import css_variables
 
 BAR_WIDTH, BAR_HEIGHT = 1000, 26
@@ -50,7 +52,7 @@ def card_html(card: AnswerCard, *, is_styled: bool = True) -> str:
         f'<p class="job">{escape(card.job)}<br>{escape(card.cluster)}</p></header>',
         _figures(card.figures),
         *(_bar(bar) for bar in card.bars),
-        _drawing(card.drawing) if card.drawing else "",
+        _picture(card.drawing) if card.drawing else "",
         _reasons(card),
         _commands(card.commands),
         "</section>",
@@ -109,6 +111,10 @@ def _bar(bar: Bar) -> str:
 
 def _class(key: str) -> str:
     return f"c-{key.replace(' ', '-')}"
+
+
+def _picture(drawing: LayoutDrawing | PoolsDrawing) -> str:
+    return pools_svg(drawing) if isinstance(drawing, PoolsDrawing) else _drawing(drawing)
 
 
 def _drawing(drawing: LayoutDrawing) -> str:

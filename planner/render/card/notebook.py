@@ -13,6 +13,7 @@ from planner.render.card.answer import card_of, card_of_plan, is_search
 from planner.render.card.card import Bar
 from planner.render.card.figures import memory_bar, step_bar
 from planner.render.card.html import card_html
+from planner.render.card.joined import joined_card, together_html
 from planner.render.card.markdown import card_markdown
 from planner.render.colours import LEGEND
 from planner.render.document import answer_document
@@ -20,14 +21,16 @@ from planner.render.html import html
 from planner.render.markdown import markdown
 from planner.render.nouns import noun_of
 from planner.solver.answer.result import Plan, Result
+from planner.solver.together.records import JoinedPlan
 from planner.units import GIB
 
 
 def answer_html(answer: LibraryAnswer) -> str:
     """Return an answer as HTML for a notebook: cards where it holds plans, then its tables."""
     if isinstance(answer, Result):
-        joined = html(answer_document(answer.together)) if answer.together else ""
-        return joined + card_html(card_of(answer)) + _result_html(answer)
+        return together_html(answer) + card_html(card_of(answer)) + _result_html(answer)
+    if isinstance(answer, JoinedPlan):
+        return card_html(joined_card(answer)) + html(answer_document(answer))
     cards = "".join(card_html(card_of_plan(plan)) for plan in plans_of(answer))
     return cards + html(answer_document(answer))
 
@@ -48,6 +51,8 @@ def answer_markdown(answer: LibraryAnswer) -> str:
     if isinstance(answer, Result):
         is_whole = is_search(answer) or not answer.plans
         return result_markdown(answer) if is_whole else card_markdown(card_of(answer))
+    if isinstance(answer, JoinedPlan):
+        return f"{card_markdown(joined_card(answer))}\n{markdown(answer_document(answer))}"
     cards = "".join(f"{card_markdown(card_of_plan(plan))}\n" for plan in plans_of(answer))
     return cards + markdown(answer_document(answer))
 

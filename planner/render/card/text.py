@@ -11,8 +11,10 @@ from planner.render.card.card import (
     ClosedAxis,
     LayoutDrawing,
     NextCommand,
+    PoolsDrawing,
 )
 from planner.render.card.figures import part_text
+from planner.render.card.pools_drawing import pools_lines
 from planner.render.colours import LEGEND
 from planner.render.style import Style
 from planner.text_lines import WIDTH, command_lines, wrapped
@@ -148,8 +150,15 @@ def _packed(items: Sequence[str], width: int) -> list[list[str]]:
     return rows
 
 
-def drawing_lines(drawing: LayoutDrawing, width: int = WIDTH, style: Style = PLAIN) -> list[str]:
-    """Return the replicas as rows of stages on nodes, then what crosses which wire."""
+def drawing_lines(
+    drawing: LayoutDrawing | PoolsDrawing, width: int = WIDTH, style: Style = PLAIN
+) -> list[str]:
+    """Return the replicas as rows of stages on nodes, then what crosses which wire.
+
+    Of a plan over several pools the layers of each kind of pipelines by pool.
+    """
+    if isinstance(drawing, PoolsDrawing):
+        return pools_lines(drawing, width, style)
     d = drawing
     cell = max(len(box.place) for row in d.boxes for box in row)
     cell = max(cell, len(f"stage {d.stages - 1}"))

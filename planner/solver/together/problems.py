@@ -130,17 +130,33 @@ class JoinedProblem:
 
     def priced(self, plan: MixedPlan) -> MixedPrice | None:
         """Return the price of a plan on the pools that it uses; None where it does not fit."""
-        own = replace(self.mixed, straggler_factor=self.straggler_factor(plan.pools))
-        priced = price(plan, own)
-        return priced if fits(plan, own, priced) else None
+        priced = self.price(plan)
+        return priced if fits(plan, self.mixed, priced) else None
+
+    def price(self, plan: MixedPlan) -> MixedPrice:
+        """Return the price of a plan on the pools that it uses, whether or not it fits."""
+        return price(plan, self.of_plan(plan))
+
+    def of_plan(self, plan: MixedPlan) -> MixedProblem:
+        """Return the job with the stragglers of the pools that a plan uses alone."""
+        return replace(self.mixed, straggler_factor=self.straggler_factor(plan.pools))
 
 
 def joined_problem(
-    model: ModelInput, cluster: ClusterInput, options: SolveOptions, indices: Sequence[int]
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    indices: Sequence[int],
+    degrees: Sequence[Sequence[Degrees]] = (),
 ) -> JoinedProblem:
-    """Return the mixed problem on some pools of a cluster."""
+    """Return the mixed problem on some pools of a cluster.
+
+    `degrees` are those of each pool; without them all that the options allow.
+    """
     problems = tuple(make_problem(model, cluster.only(i), options) for i in indices)
-    degrees = [[x for x in possible_degrees(p) if _is_allowed(x, options)] for p in problems]
+    degrees = degrees or [
+        [x for x in possible_degrees(p) if _is_allowed(x, options)] for p in problems
+    ]
     if not any(degrees):
         raise SearchError(
             "no degrees of plans over several pools keep what is pinned or listed",

@@ -97,6 +97,10 @@ class JoinedPlan(LibraryAnswer):
         """Devices of all pools."""
         return sum(self.devices.values())
 
+    def to_json(self) -> dict[str, Any]:
+        """Return it with the field names of the result schema."""
+        return dict(_plain(asdict(self)))
+
 
 @dataclass(frozen=True, slots=True)
 class PoolWorth:

@@ -28,14 +28,13 @@ def listing(result: "Result") -> Data:
     """Return the page of a result as plain data, its request and downloads aside."""
     from planner.render.answers.inputs import assumed_parts, note_parts
     from planner.render.answers.result import heading_parts
-    from planner.render.answers.together import together_document
-    from planner.render.html import html
+    from planner.render.card.joined import together_html
     from planner.render.terminal import lines_of
 
     columns = list_columns_of(result)
     chart = scatter(result) if result.plans else None
     return {
-        "together": html(together_document(result.together)) if result.together else "",
+        "together": together_html(result, is_styled=False),
         "card": answer_card(result),
         "runner": first_runner(result),
         "gpus": asked_gpus_text(result),

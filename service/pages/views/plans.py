@@ -40,12 +40,13 @@ def _plans(request: PlansBody, running: RunningCall) -> Data:
     from planner.render.answers.plan_table import plans_csv
 
     result = solved_result(request, running)
+    joined = result.together is not None and result.together.plans
     requested = request.model_dump(mode="json", by_alias=True, exclude_unset=True)
     return {
         "complete": result.complete,
         "request": requested,
         "listing": listing(result),
-        "csv": plans_csv(result) if result.plans else "",
+        "csv": plans_csv(result) if result.plans or joined else "",
     }
 
 

@@ -1,14 +1,18 @@
 """One job over several pools through the calls of the service, and through gRPC's messages."""
 
+import json
+
 import pytest
 
 import planner
-from service.handlers.calls import call
+from service.agents.tools import call_tool
+from service.handlers.calls import CALLS, call
 from service.handlers.problems import Refusal
 from service.handlers.running_call import RunningCall
 from service.proto.planner.v1 import planner_pb2 as pb
 from service.rpc.convert import message_of, to_dict
 from tests.planner.solver.together.tiny import MODEL, NEW, OLD, PINS, cluster
+from tests.service.agents.desk import new_desk
 
 BODY = {
     "model": MODEL,
@@ -46,9 +50,38 @@ def test_files_of_a_plan_over_several_pools(answer):
     assert list(files["refused"]) == ["deepspeed"]
 
 
+def test_a_plan_over_several_pools_is_explained(answer):
+    found = call("explain", {"result": answer, "plan": "t1"})
+    CALLS["explain"].answer.model_validate(found)
+    assert found["plan_id"] == answer["together"]["plans"][0]["plan_id"]
+    assert found["together"]["worth"] == answer["together"]["worth"]
+    assert "slowest stage:" in found["text"]
+    term = call("explain", {"result": answer, "plan": "t1", "term": "exchange"})
+    assert [x["kind"] for x in term["together"]["values"]] == [1]
+    with pytest.raises(Refusal) as caught:
+        call("explain", {"result": answer, "plan": "t1", "term": "tp"}, RunningCall())
+    assert "has no term 'tp'" in caught.value.detail
+
+
+def test_tools_explain_it():
+    desk = new_desk()
+    asked = {name: BODY[name] for name in ("pins", "top", "pools")}
+    files = {name: json.dumps(BODY[name]) for name in ("model", "cluster")}
+    _, solved = call_tool("solve", {**asked, **files}, desk)
+    ref = f"{solved['result_id']}#t1"
+    text, found = call_tool("explain", {"plan": ref}, desk)
+    assert found["binds"] == "compute"
+    assert text.startswith("Plan t1")
+    assert "step time" not in text
+    assert sum(x["share"] for x in found["parts"]) == pytest.approx(1.0)
+    text, found = call_tool("explain", {"plan": ref, "term": "sync"}, desk)
+    assert text.startswith("sync (time)")
+    assert found["parts"] == []
+
+
 def test_other_calls_say_that_the_plan_uses_several_pools(answer):
     with pytest.raises(Refusal) as caught:
-        call("explain", {"result": answer, "plan": "t1"}, RunningCall())
+        call("place", {"result": answer, "plan": "t1"}, RunningCall())
     assert "uses several pools" in caught.value.detail
 
 

@@ -10,7 +10,9 @@ from tests.planner.solver.together.tiny import MODEL, NEW, OLD, PINS, cluster
 def test_the_page_of_plans_says_what_several_pools_reach():
     asked = {"pins": PINS, "top": 2, "executor": "serial"}
     joined = listing(planner.solve(MODEL, cluster(NEW, OLD), pools="together", **asked))
-    assert '<p class="headline">Use ' in joined["together"]
+    assert "<h2>Use " in joined["together"]
+    assert 'data-drawing="pools"' in joined["together"]
+    assert "<style>" not in joined["together"]
     assert listing(planner.solve(MODEL, cluster(NEW, OLD), **asked))["together"] == ""
 
 

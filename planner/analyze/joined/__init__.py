@@ -1,0 +1,1 @@
+"""Plans over several pools: why they take what they take, drawn in time, compared, moved."""

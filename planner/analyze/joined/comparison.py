@@ -1,0 +1,304 @@
+"""Two plans, at least one of them over several pools, term by term; what would turn it round."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from costmodels.mixed.prices import price
+from planner.documents import LibraryAnswer
+from planner.solver.answer.reasons import shown_layout
+from planner.solver.answer.result import Plan
+from planner.solver.answer.result_store import Opened
+from planner.solver.together.link_worth import with_bandwidth
+from planner.solver.together.opened import OpenedJoined
+from planner.solver.together.plans import TERMS
+from planner.solver.together.records import JoinedKind, JoinedPlan, JoinedStage
+
+MORE_BANDWIDTH = (1.5, 2.0, 4.0, 8.0, 16.0)
+"""Multiples of a link's bandwidth that are tried, the mildest first; and their inverses."""
+TERM_OF_ONE_POOL: Mapping[str, str] = {
+    "bubble": "bubble",
+    "pp": "messages",
+    "straggler": "straggle",
+    "dp": "sync",
+    "overlap": "sync",
+    "optimizer": "update",
+    "offload": "update",
+    "fixed": "fixed",
+}
+"""Term that one of a plan on one pool counts as; all others are within blocks: compute."""
+MEMORY_OF_ONE_POOL: Mapping[str, str] = {
+    "states": "states",
+    "activations": "activations",
+    "fragmentation": "activations",
+}
+"""The same of memory; all others are `other`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two plans in the terms that both have; seconds and bytes."""
+
+    plan_id: str
+    name: str
+    """`plan t1`, `plan 1`."""
+    layout: str
+    devices: Mapping[str, int]
+    """By pool."""
+    step_time_s: float
+    tokens_per_s: float
+    time: Mapping[str, float]
+    """Of the pipelines that others wait for; sums to the step."""
+    memory: Mapping[str, float]
+    """Of the device with least free."""
+    usable_bytes: float
+    traffic: Mapping[str, float]
+    """Bytes a step by link between pools."""
+    axes: Mapping[str, str]
+    """What tells layouts apart, in words."""
+
+    @property
+    def n_devices(self) -> int:
+        """Devices of all pools."""
+        return sum(self.devices.values())
+
+    @property
+    def peak_bytes(self) -> float:
+        """Memory of the device with least free."""
+        return sum(self.memory.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures of the plan."""
+        return {
+            "plan_id": self.plan_id,
+            "layout": self.layout,
+            "devices": dict(self.devices),
+            "step_time_s": self.step_time_s,
+            "tokens_per_s": self.tokens_per_s,
+            "tokens_per_s_per_device": self.tokens_per_s / self.n_devices,
+            "peak_bytes": round(self.peak_bytes),
+            "usable_bytes": round(self.usable_bytes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedComparison(LibraryAnswer):
+    """Two plans side by side. Differences are B less A, in seconds and bytes."""
+
+    a: Side
+    b: Side
+    inputs: tuple[str, ...]
+    """What differs in model and job."""
+    turns: tuple[str, ...]
+    """Bandwidths of links with which the slower plan would win; none where the jobs differ."""
+
+    @property
+    def winner(self) -> str:
+        """`A` or `B`, whichever trains more tokens a second; empty where both do the same."""
+        if abs(self.a.tokens_per_s / self.b.tokens_per_s - 1.0) < 1e-9:
+            return ""
+        return "A" if self.a.tokens_per_s > self.b.tokens_per_s else "B"
+
+    @property
+    def layout(self) -> list[tuple[str, str, str]]:
+        """What the layouts differ in: axis, value in A, value in B."""
+        return [
+            (axis, x, self.b.axes[axis])
+            for axis, x in self.a.axes.items()
+            if x != self.b.axes[axis]
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the comparison in seconds, bytes and fractions."""
+        a, b = self.a, self.b
+        return {
+            "a": a.to_json(),
+            "b": b.to_json(),
+            "winner": self.winner,
+            "tokens_per_s_ratio": b.tokens_per_s / a.tokens_per_s,
+            "inputs": list(self.inputs),
+            "layout": [
+                {"axis": axis, "a": x, "b": y, "meaning": ""} for axis, x, y in self.layout
+            ],
+            "time": {
+                term: _pair(a.time[term], b.time[term], a.step_time_s)
+                for term in TERMS
+                if a.time[term] or b.time[term]
+            },
+            "memory": {name: _pair(x, b.memory[name]) for name, x in a.memory.items()},
+            "traffic": {
+                name: {"bytes": _pair(a.traffic.get(name, 0.0), b.traffic.get(name, 0.0))}
+                for name in sorted({**a.traffic, **b.traffic})
+            },
+            "turns": list(self.turns),
+        }
+
+    def dumps(self) -> str:
+        """Return the JSON text: the same bytes for the same plans."""
+        return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+
+
+def _pair(a: float, b: float, total: float = 0.0) -> dict[str, float]:
+    pair = {"a": a, "b": b, "difference": b - a}
+    return pair | ({"share_of_a": (b - a) / total} if total else {})
+
+
+def compare_joined(
+    first: OpenedJoined | Opened, second: OpenedJoined | Opened
+) -> JoinedComparison:
+    """Return the comparison of two opened plans, A and B."""
+    a, b = (side_of(x.plan if isinstance(x, OpenedJoined) else x[3]) for x in (first, second))
+    comparison = JoinedComparison(a, b, tuple(_input_differences(first, second)), ())
+    if comparison.inputs or not comparison.winner:
+        return comparison
+    lost, won = (second, first) if comparison.winner == "A" else (first, second)
+    return JoinedComparison(a, b, (), tuple(_turns(lost, won)))
+
+
+def side_of(plan: JoinedPlan | Plan) -> Side:
+    """Return a plan in the terms that plans over one pool and over several have."""
+    return _joined_side(plan) if isinstance(plan, JoinedPlan) else _one_pool_side(plan)
+
+
+def _joined_side(plan: JoinedPlan) -> Side:
+    slowest = max(plan.kinds, key=lambda x: x.step_time_s)
+    stages = [stage for kind in plan.kinds for stage in kind.stages]
+    full = max(stages, key=lambda x: x.peak_bytes / x.usable_bytes)
+    return Side(
+        plan_id=plan.plan_id,
+        name=f"plan t{plan.rank}",
+        layout="; ".join(map(_kind_words, plan.kinds)),
+        devices=dict(plan.devices),
+        step_time_s=plan.step_time_s,
+        tokens_per_s=plan.tokens_per_s,
+        time={term: slowest.time[term] for term in TERMS},
+        memory={
+            "states": full.states_bytes,
+            "activations": full.activation_bytes,
+            "other": full.other_bytes,
+        },
+        usable_bytes=full.usable_bytes,
+        traffic={" - ".join(sorted(x.between)): x.bytes for x in plan.links},
+        axes={
+            "devices": _devices_words(plan.devices),
+            "replicas": str(sum(kind.n_pipelines for kind in plan.kinds)),
+            "stages": _several(len(kind.stages) for kind in plan.kinds),
+            "tp": _several(x.tp for x in stages),
+            "cp": _several(x.cp for x in stages),
+            "ep": _several(x.ep for x in stages),
+            "mbs": _several(kind.mbs for kind in plan.kinds),
+            "micro-batches": _several(kind.n_micro for kind in plan.kinds),
+            "layers": "; ".join(_layers_words(kind.stages) for kind in plan.kinds),
+            "recompute": _several(x.recompute for x in stages),
+            "zero": str(plan.zero),
+        },
+    )
+
+
+def _one_pool_side(plan: Plan) -> Side:
+    x, breakdown = plan.layout, plan.breakdown
+    time = dict.fromkeys(TERMS, 0.0)
+    for term, seconds in breakdown.time_s.items():
+        time[TERM_OF_ONE_POOL.get(term, "compute")] += seconds
+    memory = {"states": 0.0, "activations": 0.0, "other": 0.0}
+    for term, n_bytes in breakdown.stages[breakdown.peak_stage].items():
+        memory[MEMORY_OF_ONE_POOL.get(term, "other")] += n_bytes
+    devices = {plan.pool: x.n_devices}
+    return Side(
+        plan_id=plan.plan_id,
+        name=f"plan {plan.rank}",
+        layout=shown_layout(x),
+        devices=devices,
+        step_time_s=plan.step_time_s,
+        tokens_per_s=plan.tokens_per_s,
+        time=time,
+        memory=memory,
+        usable_bytes=plan.usable_bytes,
+        traffic={},
+        axes={
+            "devices": _devices_words(devices),
+            "replicas": str(x.dp),
+            "stages": str(x.pp),
+            "tp": str(x.tp),
+            "cp": str(x.cp),
+            "ep": str(x.ep),
+            "mbs": str(x.mbs),
+            "micro-batches": str(x.n_micro),
+            "layers": f"{plan.pool} {'-'.join(map(str, x.stage_layers))}",
+            "recompute": x.recompute,
+            "zero": str(x.zero),
+        },
+    )
+
+
+def _kind_words(kind: JoinedKind) -> str:
+    """Return pipelines in words: `2 pipelines of 2 stages over new and old`."""
+    return (
+        f"{kind.n_pipelines} pipeline{'s' * (kind.n_pipelines > 1)} of {len(kind.stages)}"
+        f" stage{'s' * (len(kind.stages) > 1)} over {' and '.join(kind.pools)}"
+    )
+
+
+def _layers_words(stages: tuple[JoinedStage, ...]) -> str:
+    """Return the layers of stages by pool: `old 1-1 new 2`."""
+    words: list[str] = []
+    pool = ""
+    for stage in stages:
+        if stage.pool == pool:
+            words[-1] += f"-{stage.layers}"
+        else:
+            words += [stage.pool, str(stage.layers)]
+        pool = stage.pool
+    return " ".join(words)
+
+
+def _devices_words(devices: Mapping[str, int]) -> str:
+    return " + ".join(f"{n} {name}" for name, n in sorted(devices.items()))
+
+
+def _several(values: Any) -> str:
+    """Return values in words, each once: `4+2`."""
+    return "+".join(dict.fromkeys(map(str, values)))
+
+
+def _input_differences(
+    first: OpenedJoined | Opened, second: OpenedJoined | Opened
+) -> Iterator[str]:
+    """Yield what differs between model and job of two plans, in words."""
+    a, b = (x.model if isinstance(x, OpenedJoined) else x[0] for x in (first, second))
+    for section in ("model", "training"):
+        one, other = a.document[section], b.document[section]
+        keys = [k for k in {**one, **other} if one.get(k) != other.get(k)]
+        if keys:
+            shown = [f"{key} {one.get(key)} -> {other.get(key)}"[:60] for key in keys[:4]]
+            more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
+            yield f"{section}: {', '.join(shown)}{more}"
+
+
+def _turns(lost: OpenedJoined | Opened, won: OpenedJoined | Opened) -> Iterator[str]:
+    """Yield the mildest bandwidth of each link with which the slower of two plans would win."""
+    edges = {}
+    for opened in (lost, won):
+        if isinstance(opened, OpenedJoined):
+            names = [pool.name for pool in opened.problem.pools]
+            for a, b in opened.priced.crossing_bytes:
+                edges[" - ".join(sorted((names[a], names[b])))] = None
+    for link in edges:
+        for ratio in (y for x in MORE_BANDWIDTH for y in (x, 1.0 / x)):
+            if _step_s(lost, link, ratio) < _step_s(won, link, ratio):
+                text = f"{ratio:g}" if ratio > 1.0 else f"1/{1.0 / ratio:g}"
+                yield f"{text} times the bandwidth of link {link}"
+                break
+
+
+def _step_s(opened: OpenedJoined | Opened, link: str, ratio: float) -> float:
+    """Return the step of a plan at a multiple of the bandwidth of a link between pools."""
+    if not isinstance(opened, OpenedJoined):
+        return float(opened[3].step_time_s)
+    problem = opened.problem
+    names = [pool.name for pool in problem.pools]
+    for (a, b), facts in problem.links.items():
+        if " - ".join(sorted((names[a], names[b]))) == link:
+            problem = with_bandwidth(problem, (a, b), facts.bytes_per_s * ratio)
+    return price(opened.mixed, problem).step_s

@@ -1,0 +1,265 @@
+"""A running plan over several pools lost nodes: what now, and does moving pay?
+
+As `planner.analyze.replan.replan` for one pool: the best plan on the nodes that are left is a full
+search over them; beside it stands the old layout with as many of its pipelines as they hold. Both
+stop training for a checkpoint: max(R, (W + K) N / B) + r. Left out: moving the state between
+devices, and nodes that join.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from costmodels.mixed.prices import fits
+from costmodels.run.goodput import best_interval_s, checkpoint_time_s, job_mtbf_s, saved_bytes
+from planner.analyze.joined.comparison import Side, side_of
+from planner.analyze.joined.fewer import with_fewer_pipelines
+from planner.analyze.joined.nodes import LostNodes, lost_nodes
+from planner.analyze.replan.replan import Via, crossing_s, open_options
+from planner.documents import LibraryAnswer
+from planner.errors import UsageError
+from planner.option_names import option
+from planner.solver.answer.result import Plan, Result
+from planner.solver.execution import Execution
+from planner.solver.together.opened import OpenedJoined, mixed_plan, plan_problem
+from planner.solver.together.plans import PlanRecords
+from planner.solver.together.records import JoinedPlan
+from planner.specs.inputs import ClusterInput
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedMove:
+    """What it takes to get from the running plan to another one, through a checkpoint; seconds."""
+
+    checkpoint_bytes: float
+    read_s: float
+    redo_s: float
+    """Expected work since the last checkpoint, done again."""
+    restart_s: float
+    stop_s: float
+    """How long training stops, work done again included."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the figures under their names, bytes as whole numbers."""
+        data = {**asdict(self), "checkpoint_bytes": round(self.checkpoint_bytes)}
+        return {**data, "write_s": 0.0, "network_s": None, "via": "checkpoint"}
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedReplan(LibraryAnswer):
+    """The answer of `replan` for a plan over several pools."""
+
+    old: JoinedPlan
+    lost: LostNodes
+    result: Result
+    """Of the search on the nodes that are left."""
+    best: Side | None
+    """The best plan now, over one pool or several; None where nothing fits."""
+    carry_on: JoinedPlan | None
+    """The old layout with fewer pipelines; None where it cannot go on."""
+    reason: str
+    """Why it cannot, or what changed in it."""
+    changes: tuple[tuple[str, str, str], ...]
+    """What differs between the old plan and the best: axis, old, new."""
+    move: JoinedMove
+    """To either: both load the same checkpoint."""
+    notes: tuple[str, ...]
+    is_hit: bool
+    """Whether the old plan ran on one of the lost nodes; else it runs on as it is."""
+
+    @property
+    def carry_on_stop_s(self) -> float:
+        """How long carrying on stops training."""
+        return self.move.stop_s if self.is_hit else 0.0
+
+    @property
+    def break_even_s(self) -> float | None:
+        """After how many seconds moving is ahead; None where it never is, or is the only way."""
+        if self.best is None or self.carry_on is None:
+            return None
+        return crossing_s(
+            (self.best.tokens_per_s, self.move.stop_s),
+            (self.carry_on.tokens_per_s, self.carry_on_stop_s),
+        )
+
+    @property
+    def verdict(self) -> str:
+        """What to do: `move`, `carry on` or `nothing fits`."""
+        if self.best is None:
+            return "carry on" if self.carry_on else "nothing fits"
+        if self.carry_on is None or self.break_even_s is not None:
+            return "move"
+        return "carry on"
+
+    @property
+    def exit_code(self) -> int:
+        """0, 3 where nothing fits, 4 where the search was stopped."""
+        return 3 if self.verdict == "nothing fits" else 4 if self.result.stopped else 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the answer with the field names of docs/replan.md, plans as `together`."""
+        nodes = self.lost.nodes
+        carried = self.carry_on
+        return {
+            "schema_version": "1.0",
+            "plan_id": self.old.plan_id,
+            "nodes": {
+                "before": sum(before for before, _ in nodes.values()),
+                "lost": list(self.lost.names),
+                "gained": 0,
+                "after": sum(after for _, after in nodes.values()),
+                "pools": {name: {"before": x, "after": y} for name, (x, y) in nodes.items()},
+            },
+            "verdict": self.verdict,
+            "break_even_s": self.break_even_s,
+            "batch": {
+                "global_batch": sum(kind.n_sequences for kind in self.old.kinds),
+                "kept": self.best is not None,
+                "idle_devices": None,
+                "nearest": None,
+            },
+            "move": self.move.to_json() if self.best else None,
+            "carry_on": {
+                "plan": None,
+                "reason": self.reason,
+                "move": {**self.move.to_json(), "stop_s": self.carry_on_stop_s}
+                if carried
+                else None,
+                "nearest": None,
+            },
+            "complete": self.result.complete,
+            "stopped": self.result.stopped,
+            "result": self.result.to_json(),
+            "notes": list(self.notes),
+            "together": {
+                "old": self.old.to_json(),
+                "best": self.best.to_json() if self.best else None,
+                "carry_on": carried.to_json() if carried else None,
+                "changes": [{"axis": axis, "old": x, "new": y} for axis, x, y in self.changes],
+            },
+        }
+
+    def dumps(self) -> str:
+        """Return the JSON text: the same bytes for the same plan and nodes."""
+        return json.dumps(self.to_json(), indent=1, allow_nan=False) + "\n"
+
+
+def replan_joined(
+    opened: OpenedJoined,
+    execution: Execution,
+    *,
+    lost: int | Sequence[str],
+    gained: int = 0,
+    via: Via = "checkpoint",
+) -> JoinedReplan:
+    """Return what to do with a running plan over several pools after nodes of some were lost.
+
+    `lost` are numbers of nodes by pool (`old=1`), or host names. Raises `UsageError` for nodes
+    that are not there, for nodes that join, and for another way than a checkpoint.
+    """
+    from planner.solver.solve import solve_again
+
+    if gained:
+        raise UsageError(
+            option("gained", str(gained)) + ": the plan uses several pools, and one of them grew",
+            "write the nodes into the cluster file, and planner solve "
+            + option("pools", "together"),
+            "gained",
+        )
+    if via != "checkpoint":
+        raise UsageError(
+            option("via", via) + ": not modelled over several pools",
+            option("via", "checkpoint"),
+            "via",
+        )
+    gone = lost_nodes(opened.cluster, opened.saved, lost)
+    if not gone.by_pool:
+        raise UsageError("no node is lost", "for example " + option("lost", "old=1"), "lost")
+    left = gone.left()
+    options = open_options(opened.options)
+    result = solve_again(opened.model, left, options, execution)
+    best = _best(result)
+    carried, reason = _carried_on(opened, left)
+    old = side_of(opened.plan)
+    found = side_of(best) if best else None
+    new = found.axes if found else old.axes
+    changes = [(axis, x, new[axis]) for axis, x in old.axes.items() if new[axis] != x]
+    return JoinedReplan(
+        old=opened.plan,
+        lost=gone,
+        result=result,
+        best=found,
+        carry_on=carried,
+        reason=reason,
+        changes=tuple(changes),
+        move=_move(opened, best, left),
+        notes=tuple(_notes(lost)),
+        is_hit=_is_hit(opened, gone),
+    )
+
+
+def _is_hit(opened: OpenedJoined, gone: LostNodes) -> bool:
+    """Tell whether a lost node is one of those that the plan uses, the first of each pool."""
+    each = {pool.name: pool.devices_per_node for pool in opened.cluster.cluster.pools}
+    used = {name: -(-n // each[name]) for name, n in opened.plan.devices.items()}
+    return any(
+        place < used.get(name, 0) for name, places in gone.by_pool.items() for place in places
+    )
+
+
+def _best(result: Result) -> Plan | JoinedPlan | None:
+    """Return the best plan of an answer, over several pools where that pays."""
+    together = result.together
+    if together and together.plans and (together.pays or not result.plans):
+        return together.plans[0]
+    return result.plans[0] if result.plans else None
+
+
+def _carried_on(opened: OpenedJoined, left: ClusterInput) -> tuple[JoinedPlan | None, str]:
+    """Return the old layout on the nodes that are left, and what changed; None and why not."""
+    names = {pool.name for pool in left.cluster.pools}
+    missing = [name for name in opened.plan.devices if name not in names]
+    if missing:
+        return None, f"nothing is left of pool {missing[0]}, which it uses"
+    joined = plan_problem(
+        opened.model, left, opened.options, list(opened.plan.devices), opened.plan
+    )
+    old = mixed_plan(opened.plan, [pool.name for pool in joined.mixed.pools])
+    fewer = with_fewer_pipelines(old, joined.mixed)
+    if fewer is None:
+        return None, "the batch does not divide over the pipelines that are left"
+    priced = joined.price(fewer)
+    if not fits(fewer, joined.mixed, priced):
+        return None, "with fewer pipelines it does not fit into memory"
+    n_before, n_after = (sum(x.n_pipelines for x in p.kinds) for p in (old, fewer))
+    text = "as it was" if n_before == n_after else f"pipelines {n_before} -> {n_after}"
+    return PlanRecords(opened.model, left, joined).record(fewer, priced, opened.plan.rank), text
+
+
+def _move(opened: OpenedJoined, best: Plan | JoinedPlan | None, left: ClusterInput) -> JoinedMove:
+    """Return what loading the last checkpoint takes, and the work that is done again."""
+    used = {opened.joined.indices[i]: opened.mixed.n_devices(i) for i in opened.mixed.pools}
+    operations = opened.cluster.operations
+    first = operations[min(used)]
+    n_bytes = saved_bytes(opened.joined.problems[0])
+    write_s = checkpoint_time_s(first, n_bytes, sum(used.values()))
+    rate = sum(1.0 / job_mtbf_s(operations[i], n) for i, n in used.items())
+    redo_s = best_interval_s(write_s, 1.0 / rate) / 2.0
+    n_readers = sum(pool.n_devices for pool in left.cluster.pools)
+    if isinstance(best, JoinedPlan):
+        n_readers = best.n_devices
+    elif best is not None:
+        n_readers = best.layout.n_devices
+    share = n_readers if first.bandwidth_is_per_device else 1
+    read_s = n_bytes / (first.checkpoint_bytes_per_s * share)
+    stop_s = max(first.restart_s, read_s) + redo_s
+    return JoinedMove(n_bytes, read_s, redo_s, first.restart_s, stop_s)
+
+
+def _notes(lost: int | Sequence[str]) -> list[str]:
+    notes = ["the state moves through a checkpoint: between devices it is not modelled"]
+    if not isinstance(lost, int) and any("=" in text for text in lost):
+        notes.append("which nodes of a pool are lost is not said: the last in use are taken")
+    notes.append("work since the last checkpoint is half of the interval that loses least")
+    return notes

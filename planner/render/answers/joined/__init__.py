@@ -1,0 +1,1 @@
+"""Answers on plans over several pools as documents."""

@@ -1,0 +1,62 @@
+"""An existing run over several pools: verdict, memory and time of each stage by its pool."""
+
+from planner.analyze.joined.check import JoinedReport
+from planner.documents import Blank, Paragraph, Part
+from planner.render.answers.check import note_parts, refusal_parts, source_parts
+from planner.render.answers.joined.explanation import binding_parts, kind_parts, link_text
+from planner.render.answers.together import plan_words
+from planner.units import GIB, format_percent
+from searches.frameworks.registry import framework_rules
+
+
+def joined_check_document(report: JoinedReport) -> list[Part]:
+    """Return the verdict, whether every stage fits, and what binds the step."""
+    run = report.run
+    parts = source_parts(run.source, run.format, run.framework, report.release)
+    if report.model:
+        shape, job = report.model.shape, report.model.job
+        text = (
+            f"{shape.name}: {shape.layers} layers, hidden {shape.hidden}, sequences of"
+            f" {job.seq_len}, global batch {job.global_batch}, {job.precision}"
+        )
+        parts.append(Paragraph(text, label=" "))
+    if report.joined:
+        parts.append(Paragraph(f"on {plan_words(report.joined.opened.plan)}", label=" "))
+    parts += [Blank(), *refusal_parts(report, framework_rules(run.framework).title)]
+    parts += _price_parts(report)
+    return [*parts, *note_parts(report)]
+
+
+def _price_parts(report: JoinedReport) -> list[Part]:
+    """Return memory and step of a run that is priced, by kind of pipelines and stage."""
+    found = report.joined
+    if found is None:
+        return [Paragraph(report.not_priced, label="not priced:")]
+    plan, full = found.opened.plan, found.fullest_stage
+    parts: list[Part] = []
+    if report.repairs:
+        label = "priced as the nearest that divides:"
+        parts.append(Paragraph("; ".join(report.repairs), label=label))
+    where = (
+        f"stage {full.stage} on {full.pool} needs {full.peak_bytes / GIB:.1f} of"
+        f" {full.usable_bytes / GIB:.1f} GiB usable"
+    )
+    free = 1.0 - full.peak_bytes / full.usable_bytes
+    missing = f"{(full.peak_bytes - full.usable_bytes) / GIB:.1f} GiB too many"
+    memory = (
+        f"fits: {where}, {format_percent(free)} free"
+        if report.fits
+        else f"does not fit: {where}, {missing}"
+    )
+    each = plan.tokens_per_s / plan.n_devices
+    parts += [
+        Paragraph(memory),
+        Paragraph(f"{plan.step_time_s:.3f} s, {each:,.0f} tokens/s/device", label="step"),
+        Blank(),
+        *binding_parts(found),
+    ]
+    for i in range(1, len(plan.kinds) + 1):
+        parts += [Blank(), *kind_parts(found, i)]
+    parts += [Blank(), *(Paragraph(link_text(x)) for x in found.links)]
+    text = "planner solve MODEL CLUSTER --pools together --framework megatron"
+    return [*parts, Paragraph(text, label="the best plans over these pools:")]

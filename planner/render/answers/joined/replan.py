@@ -1,0 +1,80 @@
+"""What to do with a running plan over several pools that lost nodes."""
+
+from collections.abc import Mapping
+
+from planner.analyze.joined.comparison import Side
+from planner.analyze.joined.replan import JoinedReplan
+from planner.documents import Blank, Grid, Paragraph, Part
+from planner.render.answers.together import plan_words
+from planner.solver.together.records import JoinedPlan
+from planner.units import format_time
+
+
+def joined_replan_document(replan: JoinedReplan) -> list[Part]:
+    """Return the verdict, the plans beside each other, what changes and what moving takes."""
+    nodes = ", ".join(
+        f"{name} {before} -> {after}" if before != after else f"{name} {before}"
+        for name, (before, after) in replan.lost.nodes.items()
+    )
+    names = replan.lost.names
+    lost = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    parts: list[Part] = [
+        Paragraph(plan_words(replan.old), label=f"plan {replan.old.plan_id}:", indent=4),
+        Paragraph(f"{nodes}: {len(names)} lost ({lost})", label="nodes", indent=4),
+        Blank(),
+        Paragraph(_verdict(replan), strong=True),
+        Blank(),
+        _plan_grid(replan),
+    ]
+    if replan.best:
+        parts += [Blank(), Paragraph(replan.best.layout, label="best now:", indent=4)]
+    parts.append(Paragraph(replan.reason, label="carry on:", indent=4))
+    if replan.changes:
+        parts += [Blank(), Grid(("what changes", "old", "best now"), tuple(replan.changes), "")]
+    move = replan.move
+    text = (
+        f"restart {format_time(move.restart_s)}, checkpoint read in {format_time(move.read_s)},"
+        f" {format_time(move.redo_s)} of work done again: stops {format_time(move.stop_s)}"
+    )
+    parts += [Blank(), Paragraph(text, label="moving:", indent=4)]
+    notes = (*replan.notes, *replan.result.notes)
+    return parts + [Paragraph(note, label="note:", indent=4) for note in notes]
+
+
+def _verdict(replan: JoinedReplan) -> str:
+    stopped = f" (the search was stopped: {replan.result.stopped})" * bool(replan.result.stopped)
+    best, carried, after_s = replan.best, replan.carry_on, replan.break_even_s
+    if replan.verdict == "nothing fits":
+        return "nothing fits on these nodes: planner solve says why"
+    if best is None or replan.verdict == "carry on":
+        return f"carry on with the old layout: no plan is faster{stopped}"
+    if carried is None or after_s is None:
+        return f"move to {best.name}: the old layout cannot go on{stopped}"
+    gain = best.tokens_per_s / carried.tokens_per_s - 1.0
+    return (
+        f"move to {best.name}: {gain:.1%} more tokens a second than the old layout on these nodes;"
+        f" it pays where the run goes on for more than {format_time(after_s, 1)}{stopped}"
+    )
+
+
+def _plan_grid(replan: JoinedReplan) -> Grid:
+    old, best, carried = replan.old, replan.best, replan.carry_on
+    rows = [("running", old.plan_id, _devices(old.devices), *_rates(old), "")]
+    if best:
+        stop = format_time(replan.move.stop_s)
+        rows.append(("best now", best.plan_id, _devices(best.devices), *_rates(best), stop))
+    if carried:
+        stop = format_time(replan.carry_on_stop_s)
+        rows.append(
+            ("carry on", carried.plan_id, _devices(carried.devices), *_rates(carried), stop)
+        )
+    heads = ("", "plan", "devices", "step s", "tokens/s", "stop")
+    return Grid(heads, tuple(rows), "", (3, 4, 5))
+
+
+def _devices(devices: Mapping[str, int]) -> str:
+    return " + ".join(f"{n:,} {name}" for name, n in devices.items())
+
+
+def _rates(plan: JoinedPlan | Side) -> tuple[str, str]:
+    return f"{plan.step_time_s:.3f}", f"{plan.tokens_per_s:,.0f}"

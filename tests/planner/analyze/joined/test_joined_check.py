@@ -1,0 +1,166 @@
+"""Runs over several pools, read back from the files that plans are written as."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import planner
+from planner.analyze.joined.check import plan_of_ranks, why_not_modelled
+from planner.analyze.joined.node_pools import node_pools
+from planner.analyze.joined_files import joined_files, layout_of, rank_pools
+from planner.errors import UsageError
+from planner.render.document import text_of
+from planner.solver.answer.result_store import joined_plan_of
+from planner.solver.together.opened import mixed_plan
+from planner.specs.inputs import Content
+from planner.specs.loader import model_from_dict
+from service.handlers.calls import CALLS, call
+from tests.planner.solver.together.tiny import MODEL, NEW, OLD, PINS, cluster
+
+CLUSTER = cluster({**NEW, "hosts": "n01"}, {**OLD, "hosts": "o01"})
+
+
+@pytest.fixture(scope="module")
+def data():
+    result = planner.solve(
+        MODEL, CLUSTER, pins=PINS, top=6, executor="serial", pools="together", framework="megatron"
+    )
+    return result.to_json()
+
+
+@pytest.fixture(scope="module")
+def written(data):
+    """Plans that are one grid on whole nodes, with their files."""
+    plans = [joined_plan_of(data, f"t{x['rank']}") for x in data["together"]["plans"]]
+    files = [(plan, joined_files(data, plan, ["megatron"], ["slurm"])) for plan in plans]
+    return [(plan, texts) for plan, texts in files if "megatron.sh" in texts]
+
+
+def checked(files, changed=CLUSTER, nodes=None, **more):
+    beside = {"nodes.txt": files["nodes.txt"] if nodes is None else nodes}
+    script = Content(files["megatron.sh"], "megatron.sh")
+    return planner.check(script, changed, files=beside, **more)
+
+
+def test_what_is_written_is_priced_as_it_was(written):
+    assert written
+    for plan, files in written:
+        report = checked(files)
+        assert report.exit_code == 0
+        assert report.refusals == ()
+        found = report.joined.opened.plan
+        assert found.step_time_s == pytest.approx(plan.step_time_s, rel=1e-9)
+        assert found.devices == plan.devices
+        for kind, other in zip(found.kinds, plan.kinds, strict=True):
+            assert [x.peak_bytes for x in kind.stages] == pytest.approx(
+                [x.peak_bytes for x in other.stages]
+            )
+            assert kind.time == pytest.approx(other.time)
+
+
+def test_ranks_give_back_the_plan(data):
+    """Also of plans that share nodes, or have several kinds."""
+    model = model_from_dict(data["inputs"]["model"])
+    for x in data["together"]["plans"]:
+        plan = joined_plan_of(data, f"t{x['rank']}")
+        names = list(plan.devices)
+        ranks = [names.index(name) for name in rank_pools(plan)]
+        again = plan_of_ranks(layout_of(plan, model), ranks)
+        kinds = {(k.stages, k.n_pipelines, k.n_sequences) for k in again.kinds}
+        assert kinds == {
+            (k.stages, k.n_pipelines, k.n_sequences) for k in mixed_plan(plan, names).kinds
+        }
+
+
+def test_a_stage_on_two_pools_is_not_priced(data):
+    plan = joined_plan_of(data, "t1")
+    wide = replace(layout_of(plan, model_from_dict(data["inputs"]["model"])), tp=2, dp=1)
+    assert plan_of_ranks(wide, [0, 1, 0, 1]) is None
+
+
+def test_other_nodes_give_another_price(written):
+    plan, files = written[0]
+    rows = [line.split()[1] for line in files["nodes.txt"].splitlines()]
+    swapped = "".join(f"{i} {name}\n" for i, name in enumerate(reversed(rows)))
+    found = checked(files, nodes=swapped).joined.opened.plan
+    assert found.step_time_s > plan.step_time_s
+    assert [x.pool for x in found.kinds[0].stages] == [x.pool for x in plan.kinds[0].stages][::-1]
+
+
+def test_a_run_that_does_not_fit_says_which_stage(written):
+    _, files = written[0]
+    small = cluster(NEW, {**OLD, "accelerator": {"like": "a100-sxm-80gb", "memory": "3 GB"}})
+    report = checked(files, small)
+    assert report.exit_code == 3
+    assert report.fits is False
+    assert "does not fit: stage" in text_of(report)
+    assert report.joined.fullest_stage.pool == "old"
+
+
+def test_more_nodes_than_a_pool_has_are_said(written):
+    _, files = written[0]
+    nodes = "0 new\n1 new\n2 old\n3 old\n"
+    script = files["megatron.sh"].replace("--nnodes 2", "--nnodes 4")
+    report = checked({**files, "megatron.sh": script}, nodes=nodes)
+    assert not report.enough
+    assert report.exit_code == 3
+    assert any("pool new has 1 nodes, the run starts on 2" in note for note in report.notes)
+    fewer = checked(files, nodes=nodes)
+    assert "names nodes for 8" in fewer.not_priced
+    assert "not priced:" in text_of(fewer)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "message"),
+    [
+        ("0 new\n2 old\n", "line 2 is '2 old'"),
+        ("0 new\n1 else\n", "no pool 'else'"),
+        ("0\n", "line 1 is '0'"),
+    ],
+)
+def test_a_wrong_list_is_refused(written, nodes, message):
+    with pytest.raises(UsageError, match=message):
+        checked(written[0][1], nodes=nodes)
+
+
+def test_an_empty_list_names_no_node():
+    with pytest.raises(UsageError, match="names no node"):
+        node_pools("\n", {"new": "new"})
+
+
+def test_without_a_list_a_pool_has_to_be_named(written):
+    script = Content(written[0][1]["megatron.sh"], "megatron.sh")
+    for files in ({}, {"nodes.txt": "0 new\n1 new\n"}):
+        with pytest.raises(UsageError, match="has 2 pools"):
+            planner.check(script, CLUSTER, files=files)
+    one = planner.check(script, CLUSTER, files={"nodes.txt": "0 new\n1 old\n"}, pool="new")
+    assert one.plan is not None
+
+
+def test_what_plans_over_several_pools_do_not_have_is_named(data):
+    layout = layout_of(joined_plan_of(data, "t1"), model_from_dict(data["inputs"]["model"]))
+    assert why_not_modelled("megatron", layout) == ""
+    assert why_not_modelled("deepspeed", layout) == "a run of deepspeed"
+    assert why_not_modelled("megatron", replace(layout, vpp=2)) == "2 chunks a rank"
+    part = replace(layout, recompute="full", recompute_layers=1)
+    assert why_not_modelled("megatron", part) == "recomputation of some layers"
+
+
+def test_it_is_read_beside_the_script_and_through_the_service(written, tmp_path):
+    plan, files = written[0]
+    for name in ("megatron.sh", "nodes.txt"):
+        (tmp_path / name).write_text(files[name])
+    report = planner.check(tmp_path / "megatron.sh", CLUSTER)
+    assert report.joined.opened.plan.step_time_s == pytest.approx(plan.step_time_s)
+    body = {
+        "run": {"text": files["megatron.sh"], "name": "megatron.sh"},
+        "files": {"nodes.txt": files["nodes.txt"]},
+        "cluster": CLUSTER,
+        "with_text": True,
+    }
+    answer = call("check", body)
+    CALLS["check"].answer.model_validate(answer)
+    assert json.loads(json.dumps(report.to_json()["together"])) == answer["together"]
+    assert "slowest stage:" in answer["text"]
+    assert report._repr_html_()

@@ -1,0 +1,193 @@
+"""Plans over several pools that lose nodes."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+import planner
+from costmodels.mixed.prices import fits
+from planner.analyze.joined.fewer import with_fewer_pipelines
+from planner.analyze.joined.nodes import lost_nodes, lost_texts
+from planner.analyze.joined.replan import replan_joined
+from planner.cli.commands.plans import ReplanArguments, run_replan
+from planner.errors import UsageError
+from planner.render.document import text_of
+from planner.solver.answer.result_store import joined_plan_of
+from planner.solver.execution import Execution
+from planner.solver.together.opened import open_joined
+from planner.solver.together.plans import PlanRecords
+from searches.executors.executor import SerialExecutor
+from service.handlers.calls import CALLS, call
+from tests.planner.solver.together.tiny import MODEL, PINS, cluster, pool
+
+NEW, OLD = pool("new", nodes=2), pool("old", "a100-sxm-80gb", nodes=2)
+ASKED = {
+    "only": {axis: (value,) for axis, value in PINS.items()},
+    "top": 4,
+    "executor": "serial",
+    "pools": "together",
+    "framework": "megatron",
+}
+"""Lists are kept where pins are not."""
+RUN = Execution(SerialExecutor())
+
+
+@pytest.fixture(scope="module")
+def data():
+    """Pools of two nodes each, hosts named."""
+    named = cluster({**NEW, "hosts": "n[1-2]"}, {**OLD, "hosts": "o[1-2]"})
+    solved = planner.solve(MODEL, named, **ASKED)
+    return solved.to_json()
+
+
+@pytest.fixture(scope="module")
+def opened(data):
+    return open_joined(data, joined_plan_of(data, "t1"), "answer")
+
+
+@pytest.fixture(scope="module")
+def moved(opened):
+    """A node of one pool is gone."""
+    return replan_joined(opened, RUN, lost=("old=1",))
+
+
+def test_the_best_plan_is_that_of_a_search_on_what_is_left(opened, moved):
+    left = cluster({**NEW, "hosts": "n[1-2]"}, {**OLD, "nodes": 1, "hosts": "o1"})
+    fresh = planner.solve(MODEL, left, **ASKED)
+    assert not fresh.together.pays
+    first = min(fresh.plans, key=lambda x: x.step_time_s)
+    assert moved.best.step_time_s == pytest.approx(first.step_time_s)
+    assert moved.lost.nodes == {"new": (2, 2), "old": (2, 1)}
+    assert moved.lost.names == ("o2",)
+    assert moved.is_hit
+    assert moved.verdict in ("move", "carry on")
+    assert moved.best.step_time_s >= opened.plan.step_time_s
+    assert {axis for axis, _, _ in moved.changes} >= {"devices"}
+
+
+def test_the_best_plan_may_use_several_pools_again(opened):
+    found = replan_joined(opened, RUN, lost=("n2",))
+    left = cluster({**NEW, "nodes": 1, "hosts": "n1"}, {**OLD, "hosts": "o[1-2]"})
+    fresh = planner.solve(MODEL, left, **ASKED)
+    assert fresh.together.pays
+    assert found.best.plan_id == fresh.together.plans[0].plan_id
+    assert set(found.best.devices) == {"new", "old"}
+    assert found.best.name == "plan t1"
+
+
+def test_the_old_layout_goes_on_with_fewer_pipelines(opened, moved):
+    carried = moved.carry_on
+    old = sum(kind.n_pipelines for kind in opened.plan.kinds)
+    assert sum(kind.n_pipelines for kind in carried.kinds) < old
+    assert sum(kind.n_sequences for kind in carried.kinds) == 16
+    assert carried.devices["old"] <= 2
+    assert carried.step_time_s >= moved.best.step_time_s
+    assert moved.carry_on_stop_s == moved.move.stop_s > 600.0
+
+
+def test_idle_nodes_that_are_lost_stop_nothing(opened):
+    # Only the plan's own copy says that it leaves a node of `old` idle.
+    kind = opened.mixed.kinds[0]
+    half = replace(kind, n_pipelines=2, n_sequences=16, n_micro=8)
+    joined = opened.joined
+    plan = replace(opened.mixed, kinds=(half,))
+    priced = joined.price(plan)
+    record = PlanRecords(opened.model, opened.cluster, joined).record(plan, priced, 1)
+    fewer = replace(opened, mixed=plan, priced=priced, plan=record, saved=record)
+    assert record.devices["old"] == 2
+    found = replan_joined(fewer, RUN, lost=("o2",))
+    assert not found.is_hit
+    assert found.carry_on_stop_s == 0.0
+    assert found.reason == "as it was"
+
+
+def test_a_pool_that_is_gone_leaves_plans_on_the_other(opened):
+    found = replan_joined(opened, RUN, lost=("old=2",))
+    assert found.carry_on is None
+    assert "nothing is left of pool old" in found.reason
+    assert found.verdict == "move"
+    assert found.break_even_s is None
+    assert set(found.best.devices) == {"new"}
+    assert "cannot go on" in text_of(found)
+
+
+def test_pipelines_leave_until_the_devices_are_enough(opened):
+    mixed, problem = opened.mixed, opened.joined.mixed
+    assert with_fewer_pipelines(mixed, problem) is not None
+    for n in range(1, 5):
+        small = replace(problem, pools=tuple(replace(x, n_devices=n) for x in problem.pools))
+        fewer = with_fewer_pipelines(mixed, small)
+        if fewer is not None:
+            assert all(fewer.n_devices(i) <= n for i in fewer.pools)
+            assert fewer.n_sequences == mixed.n_sequences
+
+
+def test_unequal_shares_go_by_speed(opened):
+    mixed, problem = opened.mixed, opened.joined.mixed
+    first = mixed.kinds[0]
+    kinds = (
+        replace(first, n_pipelines=1, n_sequences=10, n_micro=10),
+        replace(first, n_pipelines=1, n_sequences=6, n_micro=6),
+    )
+    plan = replace(mixed, kinds=kinds)
+    assert not plan.is_uniform
+    fewer = with_fewer_pipelines(plan, problem)
+    assert [kind.n_sequences for kind in fewer.kinds] == [8, 8]
+    assert fits(fewer, problem, opened.joined.price(fewer))
+
+
+@pytest.mark.parametrize(
+    ("lost", "message"),
+    [
+        (1, "one of them lost it"),
+        (("1",), "one of them lost it"),
+        (("cold=1",), "no pool 'cold'"),
+        (("old=3",), "runs on 2 nodes of old"),
+        (("old=0",), "runs on 2 nodes of old"),
+        (("old=x",), "runs on 2 nodes of old"),
+        (("x7",), "no pool has a host 'x7'"),
+        ((), "no node is lost"),
+        (("old=2", "new=2"), "no node is left"),
+    ],
+)
+def test_nodes_that_are_not_there_are_refused(opened, lost, message):
+    with pytest.raises(UsageError, match=message):
+        replan_joined(opened, RUN, lost=lost)
+
+
+def test_what_is_not_modelled_is_refused_by_name(opened):
+    with pytest.raises(UsageError, match="one of them grew"):
+        replan_joined(opened, RUN, lost=(), gained=1)
+    with pytest.raises(UsageError, match="not modelled over several pools"):
+        replan_joined(opened, RUN, lost=("old=1",), via="network")
+
+
+def test_hosts_and_numbers_are_read():
+    assert lost_texts("old=1,new=2") == ("old=1", "new=2")
+    assert lost_texts("n[1-2]") == ("n1", "n2")
+    assert lost_texts("") == ()
+    with pytest.raises(UsageError):
+        lost_texts("n[")
+
+
+def test_lost_hosts_leave_the_others_their_names(opened):
+    gone = lost_nodes(opened.cluster, opened.saved, ("n1", "old=1"))
+    left = gone.left()
+    assert [source.hosts for source in left.sources] == [("n2",), ("o1",)]
+
+
+def test_command_and_service_say_the_same(data, moved, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = tmp_path / "answer.json"
+    path.write_text(json.dumps(data))
+    code = run_replan(f"{path}#t1", ReplanArguments(lost="old=1", form="json"))
+    assert code == moved.exit_code == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(moved.dumps())
+    answer = call("replan", {"result": data, "plan": "t1", "lost": "old=1", "with_text": True})
+    CALLS["replan"].answer.model_validate(answer)
+    assert answer.pop("text").startswith(f"plan {moved.old.plan_id}:")
+    assert answer == printed
+    run_replan("last#t1", ReplanArguments(lost="new=1", form="table"))
+    assert "what changes" in capsys.readouterr().out
