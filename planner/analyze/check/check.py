@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypedDict, Unpack
 
 from costmodels.breakdown import break_down
+from costmodels.plans import Layout
 from planner.analyze.check.changes import ChangedRuns, PricedRun, best_changes
 from planner.analyze.check.report import Report
 from planner.analyze.check.run_source import (
@@ -32,7 +33,7 @@ from planner.frameworks.runs.nearest_layout import (
 from planner.frameworks.runs.query import RunQuery
 from planner.option_names import option
 from planner.solver.answer.plans import PlanRank, make_plan
-from planner.solver.calibration.file import load_calibration
+from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.keywords import check_keywords
 from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
@@ -191,6 +192,21 @@ def _asked_key(run: ExistingRun, version: str) -> str:
     return framework_key(f"{run.framework}@{version}") if version in known else run.framework
 
 
+def run_options(
+    run: ExistingRun, layout: Layout, calibration: Calibration, version: str = ""
+) -> SolveOptions:
+    """Return the options of the search that a run of `layout` stands beside."""
+    # A run that has the switch stands among plans that may have it too.
+    open_ = {"tp_overlap": frozenset((0, 1))} if layout.tp_overlap else {}
+    held = {axis: frozenset(values) for axis, values in run.held_values.items()}
+    return SolveOptions(
+        framework=_asked_key(run, version),
+        stack=run.stack_name,
+        only={**open_, **held},
+        own_calibration=calibration,
+    )
+
+
 def _check_version(version: str) -> None:
     if not version:
         return
@@ -236,15 +252,7 @@ def _priced(
     if layout.gbs != model.job.global_batch:
         changed = dict(model.document["training"], global_batch=layout.gbs)
         model = model_from_dict({**model.document, "training": changed})
-    # A run that has the switch stands among plans that may have it too.
-    open_ = {"tp_overlap": frozenset((0, 1))} if layout.tp_overlap else {}
-    held = {axis: frozenset(values) for axis, values in run.held_values.items()}
-    options = SolveOptions(
-        framework=_asked_key(run, runs.source.query.version),
-        stack=run.stack_name,
-        only={**open_, **held},
-        own_calibration=base.calibration,
-    )
+    options = run_options(run, layout, base.calibration, runs.source.query.version)
     try:
         standard = make_problem(model, cluster, options)
     except PlannerError as error:
