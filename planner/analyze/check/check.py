@@ -22,7 +22,7 @@ from planner.analyze.check.run_source import (
 )
 from planner.analyze.check.standing import stack_as_run, standing_of
 from planner.analyze.check.verdict import describe, judge
-from planner.errors import PlannerError, SpecError, UsageError
+from planner.errors import InputProblem, PlannerError, SpecError, UsageError
 from planner.frameworks.registry import named_framework
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.nearest_layout import (
@@ -131,7 +131,7 @@ def check(
     asserted = bool(request.version)
     verdict = judge(run, described, accelerator, release, own, asserted=asserted)
     if described is None and not verdict.refused:
-        raise why or SpecError([])
+        raise _no_model(run) if run.model is None and own is None else why or SpecError([])
     if verdict.refused and run.n_devices is None and not counted:
         text = f"judged on the {devices} of the cluster"
         notes.append(f"the file does not say on how many devices it starts: {text}")
@@ -157,6 +157,12 @@ def check(
         return replace(base, not_priced=text)
     runs = ChangedRuns(source, n_devices, accelerator, pool.devices_per_node, overrides.model)
     return _priced(base, described, placed, runs, request.stop)
+
+
+def _no_model(run: ExistingRun) -> SpecError:
+    """Return the error for a run whose file says no model that is read."""
+    fix = "name its model file: " + option("model", "llama3-8b") + ", a YAML file or a config.json"
+    return SpecError(InputProblem(run.model_unread or "does not say the model", fix, run.source))
 
 
 def _first_problem(error: SpecError) -> str:

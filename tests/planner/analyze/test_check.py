@@ -547,6 +547,13 @@ def test_a_file_whose_batch_sizes_are_for_more_devices_is_refused(tmp_path: Path
         ("config.json", '{"model_type": "llama", "hidden_size": 8}', {}, SpecError, "is a model"),
         ("a.toml", "[training\n", {}, SpecError, "not valid TOML"),
         ("a.yaml", "distributed_type: FSDP\n", {}, SpecError, "does not say the model"),
+        (
+            "a.sh",
+            "python3 -m MaxText.train base.yml model_name=gpt-oss-120b per_device_batch_size=1",
+            {},
+            SpecError,
+            "decoder block gpt_oss: its sizes are not read",
+        ),
         ("a.sh", f"{FLAGS} {GOOD}", {"framework": "deepspeed"}, UsageError, "for megatron"),
         (
             "a.sh",
