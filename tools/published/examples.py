@@ -53,19 +53,10 @@ class Example:
 
 
 def primus_examples(source: Path) -> Iterator[Example]:
-    """Yield the experiments for Megatron-LM under `examples` that lie in a folder of a part.
-
-    Templates are left out, and what is no text model (`diffusion`).
-    """
-    for path in sorted((source / "examples").rglob("*.yaml")):
-        text = path.read_text(encoding="utf-8")
-        folder = next((x for x in path.parts if re.fullmatch(r"MI3\d\dX?", x)), "")
-        skipped = "template" in path.name or "diffusion" in path.parts
-        if not folder or skipped or not re.search(r"^ +framework: megatron$", text, re.M):
-            continue
-        part = folder.rstrip("X").lower() + "x"
-        file = str(path.relative_to(source))
-        yield Example("Primus", file, path, part, named_devices(text), 8)
+    """Yield the experiments that pretrain with Megatron-LM on the newest part, MI355X."""
+    for path in sorted((source / "examples/megatron/configs/MI355X").glob("*-pretrain.yaml")):
+        named = named_devices(path.read_text(encoding="utf-8"))
+        yield Example("Primus", str(path.relative_to(source)), path, "mi355x", named, 8)
 
 
 _NAMED: tuple[tuple[str, int], ...] = (
@@ -200,4 +191,3 @@ def benchmark_entries(path: Path) -> dict[str, dict[str, Any]]:
         for target in node.targets:
             entries[getattr(target, "id", "")] = values
     return entries
-

@@ -38,12 +38,18 @@ def document() -> dict[str, Any]:
 
 def checkouts(environ: Mapping[str, str]) -> dict[str, Path]:
     """Return the checkouts that the environment names; `CannotRun` for none, or no folder."""
-    found = {source: Path(environ[name]) for source, name in VARIABLES.items() if environ.get(name)}
+    found = {
+        source: Path(environ[name]) for source, name in VARIABLES.items() if environ.get(name)
+    }
     if not found:
-        raise CannotRun(f"no checkout is named; set {', '.join(VARIABLES.values())} or some of them")
+        raise CannotRun(
+            f"no checkout is named; set {', '.join(VARIABLES.values())} or some of them"
+        )
     for source, path in found.items():
         if not path.is_dir():
-            raise CannotRun(f"{VARIABLES[source]}={path} is no folder; name a checkout of {source}")
+            raise CannotRun(
+                f"{VARIABLES[source]}={path} is no folder; name a checkout of {source}"
+            )
     return found
 
 

@@ -62,7 +62,7 @@ def _devices(example: Example) -> tuple[int, str]:
     first = 0
     for n in USUAL_DEVICES:
         report = judged(example, n, searched=False)
-        if report.refusals or report.plan is None or report.repairs:
+        if report.refusals or report.plan is None or report.plan.layout.n_devices != n:
             continue
         first = first or n
         if report.fits is not False:
@@ -155,4 +155,3 @@ def _rounded(value: float) -> float:
 def stable(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row without empty fields."""
     return {key: value for key, value in row.items() if value not in (None, "", [], ())}
-

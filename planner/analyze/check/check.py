@@ -21,7 +21,7 @@ from planner.analyze.check.run_source import (
     sorted_overrides,
 )
 from planner.analyze.check.standing import stack_as_run, standing_of
-from planner.analyze.check.verdict import describe, judge
+from planner.analyze.check.verdict import at_least_a_step, describe, judge
 from planner.errors import InputProblem, PlannerError, SpecError, UsageError
 from planner.frameworks.registry import named_framework
 from planner.frameworks.runs.existing_run import ExistingRun
@@ -256,8 +256,8 @@ def _priced(
             return replace(base, not_priced=f"{layout.n_devices} devices are not whole nodes")
         cluster = smaller
     if layout.gbs != model.job.global_batch:
-        changed = dict(model.document["training"], global_batch=layout.gbs)
-        model = model_from_dict({**model.document, "training": changed})
+        changed = {**model.document["training"], "global_batch": layout.gbs}
+        model = model_from_dict({**model.document, "training": at_least_a_step(changed)})
     options = run_options(run, layout, base.calibration, runs.source.query.version)
     try:
         standard = make_problem(model, cluster, options)

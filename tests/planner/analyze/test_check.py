@@ -547,13 +547,6 @@ def test_a_file_whose_batch_sizes_are_for_more_devices_is_refused(tmp_path: Path
         ("config.json", '{"model_type": "llama", "hidden_size": 8}', {}, SpecError, "is a model"),
         ("a.toml", "[training\n", {}, SpecError, "not valid TOML"),
         ("a.yaml", "distributed_type: FSDP\n", {}, SpecError, "does not say the model"),
-        (
-            "a.sh",
-            "python3 -m MaxText.train base.yml model_name=gpt-oss-120b per_device_batch_size=1",
-            {},
-            SpecError,
-            "decoder block gpt_oss: its sizes are not read",
-        ),
         ("a.sh", f"{FLAGS} {GOOD}", {"framework": "deepspeed"}, UsageError, "for megatron"),
         (
             "a.sh",
@@ -586,6 +579,26 @@ def test_one_clear_error(
         check(file, "h100-x8", **options)
     assert message in str(caught.value)
     assert "\n  fix: " in str(caught.value)
+
+
+def test_model_that_is_not_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    words = "model_name=gpt-oss-120b per_device_batch_size=1"
+    file.write_text(f"python3 -m maxtext.trainers.pre_train.train base.yml {words}")
+    with pytest.raises(SpecError, match="decoder block gpt_oss: its sizes are not read") as caught:
+        check(file, "8xtpu-v6e")
+    assert "--model llama3-8b" in str(caught.value)
+
+
+def test_fewer_tokens_than_a_larger_batch(tmp_path: Path) -> None:
+    """A batch that does not divide is priced as the nearest that does, also of a short run."""
+    file = tmp_path / "run.sh"
+    flags = re.sub(r"--global-batch-size \S+", "--global-batch-size 4", f"{FLAGS} {GOOD}")
+    start = "torchrun --nnodes 8 --nproc_per_node 8 pretrain_gpt.py"
+    file.write_text(f"{start} {flags} --train-iters 1")
+    report = check(file, "64xh100")
+    assert report.plan is not None
+    assert any("global batch" in repair for repair in report.repairs)
 
 
 def test_no_such_file_and_several_pools(tmp_path: Path) -> None:
