@@ -70,9 +70,9 @@ _WORDS = {"single-node": 8, "dual-node": 16}
 
 
 def named_devices(text: str) -> int | None:
-    """Return the devices that the comments of an experiment name; None where they name none.
+    r"""Return the devices that the comments of an experiment name; None where they name none.
 
-    >>> named_devices("a: 1 # 32nodes"), named_devices("# tuned for 32N on MI355X\\nb: 2")
+    >>> named_devices("a: 1 # 32nodes"), named_devices("# tuned for 32N on MI355X\nb: 2")
     (256, 256)
     >>> named_devices("# sized for a 4-node run"), named_devices("# two phases")
     (32, None)

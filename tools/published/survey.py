@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from costmodels.schedule.stages import SPLITS
 from planner.analyze.check.check import check, run_options
 from planner.analyze.check.report import Report
 from planner.analyze.check.standing import search_beside
@@ -140,11 +141,14 @@ def _outside(report: Report) -> list[dict[str, str]]:
     layout = report.plan.layout
     options = run_options(report.run, layout, report.calibration)
     context = search_beside(report.model, report.cluster, options)
-    return [
+    broken = [
         {"code": code, "title": RULES[code].title}
         for code in dict.fromkeys(rules_that_break(context, layout))
         if code in RULES
     ]
+    if layout.split not in SPLITS:
+        broken.append({"code": "", "title": "layers of stages by hand"})
+    return broken
 
 
 def _rounded(value: float) -> float:
