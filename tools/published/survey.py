@@ -108,7 +108,8 @@ def _judgement(report: Report) -> dict[str, Any]:
     }
     standing = report.standing
     if standing is None or standing.best is None:
-        return {**row, "best": None}
+        closed = [f"{one.rule.code} {one.rule.title}" for one in report.unwritten]
+        return {**row, "no_search": "; ".join(closed) or "no plan fits"}
     best = standing.best
     return {
         **row,
