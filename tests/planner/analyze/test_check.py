@@ -666,6 +666,20 @@ def test_values_no_framework_takes_are_no_defect(checked: Check) -> None:
     assert "MLM101" in {broken.rule.code for broken in huge.refusals}
 
 
+@pytest.mark.parametrize(("n", "recompute", "layers"), [(0, "none", 0), (3, "full", 3)])
+def test_blocks_recompute_as_many_layers_as_they_name(
+    checked: Check, n: int, recompute: str, layers: int
+) -> None:
+    """Megatron-Core checkpoints a layer whose index is below the number: none below 0."""
+    report = checked(
+        f"{GOOD} --recompute-granularity full --recompute-method block --recompute-num-layers {n}"
+    )
+    assert (report.run.layout["recompute"], report.run.layout["recompute_layers"]) == (
+        recompute,
+        layers,
+    )
+
+
 def test_all_to_alls_that_need_more_heads_are_priced_as_a_ring(checked: Check) -> None:
     report = checked(
         "--context-parallel-size 16 --cp-comm-type a2a --micro-batch-size 1 --global-batch-size 16"
