@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from costmodels.breakdown import break_down
+from costmodels.plans import Layout
 from planner.analyze.check.changes import ChangedRuns, PricedRun, best_changes
 from planner.analyze.check.report import Report
 from planner.analyze.check.run_source import (
@@ -20,9 +21,9 @@ from planner.analyze.check.run_source import (
     sorted_overrides,
 )
 from planner.analyze.check.standing import stack_as_run, standing_of
-from planner.analyze.check.verdict import describe, judge
+from planner.analyze.check.verdict import at_least_a_step, describe, judge
 from planner.analyze.joined.node_pools import node_list_of, node_pools, pool_names
-from planner.errors import PlannerError, SpecError, UsageError
+from planner.errors import InputProblem, PlannerError, SpecError, UsageError
 from planner.frameworks.registry import named_framework
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.nearest_layout import (
@@ -33,7 +34,7 @@ from planner.frameworks.runs.nearest_layout import (
 from planner.frameworks.runs.query import RunQuery
 from planner.option_names import option
 from planner.solver.answer.plans import PlanRank, make_plan
-from planner.solver.calibration.file import load_calibration
+from planner.solver.calibration.file import Calibration, load_calibration
 from planner.solver.keywords import check_keywords
 from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
@@ -139,7 +140,7 @@ def check(
     asserted = bool(request.version)
     verdict = judge(run, described, accelerator, release, own, asserted=asserted)
     if described is None and not verdict.refused:
-        raise why or SpecError([])
+        raise _no_model(run) if run.model is None and own is None else why or SpecError([])
     if verdict.refused and run.n_devices is None and not counted:
         text = f"judged on the {devices} of the cluster"
         notes.append(f"the file does not say on how many devices it starts: {text}")
@@ -211,6 +212,12 @@ def _joined_run(
     )
 
 
+def _no_model(run: ExistingRun) -> SpecError:
+    """Return the error for a run whose file says no model that is read."""
+    fix = "name its model file: " + option("model", "llama3-8b") + ", a YAML file or a config.json"
+    return SpecError(InputProblem(run.model_unread or "does not say the model", fix, run.source))
+
+
 def _first_problem(error: SpecError) -> str:
     """Return the first thing wrong, with its place in the model."""
     first = error.problems[0]
@@ -242,6 +249,21 @@ def _asked_key(run: ExistingRun, version: str) -> str:
     """Return the key of a run's framework, at the release that the user named if it is known."""
     known = {one.version for one in framework_rules(run.framework).known_releases}
     return framework_key(f"{run.framework}@{version}") if version in known else run.framework
+
+
+def run_options(
+    run: ExistingRun, layout: Layout, calibration: Calibration, version: str = ""
+) -> SolveOptions:
+    """Return the options of the search that a run of `layout` stands beside."""
+    # A run that has the switch stands among plans that may have it too.
+    open_ = {"tp_overlap": frozenset((0, 1))} if layout.tp_overlap else {}
+    held = {axis: frozenset(values) for axis, values in run.held_values.items()}
+    return SolveOptions(
+        framework=_asked_key(run, version),
+        stack=run.stack_name,
+        only={**open_, **held},
+        own_calibration=calibration,
+    )
 
 
 def _check_version(version: str) -> None:
@@ -287,17 +309,9 @@ def _priced(
             return replace(base, not_priced=f"{layout.n_devices} devices are not whole nodes")
         cluster = smaller
     if layout.gbs != model.job.global_batch:
-        changed = dict(model.document["training"], global_batch=layout.gbs)
-        model = model_from_dict({**model.document, "training": changed})
-    # A run that has the switch stands among plans that may have it too.
-    open_ = {"tp_overlap": frozenset((0, 1))} if layout.tp_overlap else {}
-    held = {axis: frozenset(values) for axis, values in run.held_values.items()}
-    options = SolveOptions(
-        framework=_asked_key(run, runs.source.query.version),
-        stack=run.stack_name,
-        only={**open_, **held},
-        own_calibration=base.calibration,
-    )
+        changed = {**model.document["training"], "global_batch": layout.gbs}
+        model = model_from_dict({**model.document, "training": at_least_a_step(changed)})
+    options = run_options(run, layout, base.calibration, runs.source.query.version)
     try:
         standard = make_problem(model, cluster, options)
     except PlannerError as error:

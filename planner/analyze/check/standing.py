@@ -26,6 +26,13 @@ def stack_as_run(stack: StackProfile, run: ExistingRun) -> StackProfile:
     return replace(stack, **changes)
 
 
+def search_beside(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Context:
+    """Return the search that a run stands beside: of its framework, on its own stack."""
+    usual = replace(options, stack="")
+    problem = make_problem(model, cluster, usual)
+    return Context(problem, usual.search_options(problem), problem.pool.n_devices)
+
+
 def standing_of(
     model: ModelInput,
     cluster: ClusterInput,
@@ -37,11 +44,10 @@ def standing_of(
 
     Among those looked at, and without a rank, once `stop` says so.
     """
-    usual = replace(options, stack="")
-    problem = make_problem(model, cluster, usual)
-    rival_s = plan.breakdown.closed_form_step_s
-    wanted = replace(usual.search_options(problem), rival_s=rival_s, bound=False)
-    context = Context(problem, wanted, problem.pool.n_devices)
+    context = search_beside(model, cluster, options)
+    problem, rival_s = context.problem, plan.breakdown.closed_form_step_s
+    wanted = replace(context.options, rival_s=rival_s, bound=False)
+    context = replace(context, options=wanted)
     outcome = search(context, stop=stop)
     searched = [Searched(model, cluster, context, outcome)]
     ranked = rank_over_pools(searched, margin_frac=options.memory_margin)

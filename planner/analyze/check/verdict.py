@@ -3,7 +3,7 @@
 import dataclasses
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from costmodels.axes import switch_axes
@@ -54,12 +54,15 @@ def _document(run: ExistingRun, own: ModelInput | None) -> dict[str, Any]:
     document = own.document if own else imported.document if imported else {}
     job = {k: v for k, v in run.job.items() if v is not None}
     training = {**document.get("training", {}), **job}
+    section = {"name": _name_of(run.source), **document.get("model", {})}
+    return {"model": section, "training": at_least_a_step(training)}
+
+
+def at_least_a_step(training: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job without its tokens where they are fewer than those of one step."""
     tokens = training.get("tokens")
     step = training.get("seq_len", 0) * training.get("global_batch", 0)
-    if tokens is not None and tokens < step:
-        training["tokens"] = None
-    section = {"name": _name_of(run.source), **document.get("model", {})}
-    return {"model": section, "training": training}
+    return {**training, "tokens": None} if tokens is not None and tokens < step else {**training}
 
 
 def _name_of(source: str) -> str:

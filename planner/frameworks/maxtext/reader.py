@@ -140,17 +140,17 @@ def maxtext_run(
         layout["counts"] = (layers,)
     job = _job(read, layout, notes)
     model = query.imported(source) or described_model(settings, source, job)
+    unread = ""
     if model is None:
-        name = all_sizes(settings)["decoder_block"]
-        notes.append(
-            f"decoder block {name}: its sizes are not read; name the model file with --model"
-        )
+        unread = f"decoder block {all_sizes(settings)['decoder_block']}: its sizes are not read"
+        notes.append(f"{unread}; name the model file with --model")
     return replace(
         run,
         layout=layout,
         n_devices=(command.n_devices if command else None) or stated,
         env=dict(command.env) if command else {},
         model=model,
+        model_unread=unread,
         job=job,
         notes=tuple(notes),
     )

@@ -446,7 +446,9 @@ def _full_recompute(
 ) -> dict[str, Any]:
     counts = layout.get("counts") or (0,)
     n, n_layers = s.number("recompute_num_layers"), max(counts)
-    if s.get("recompute_method") == "block" and n:
+    if s.get("recompute_method") == "block" and s.get("recompute_num_layers") is not None:
+        if not n:  # the first none of a stage
+            return {"recompute": "none", "recompute_layers": 0}
         return {"recompute": "full", "recompute_layers": min(n, n_layers) if n_layers else n}
     if n > 1:
         notes.append(

@@ -4,6 +4,7 @@ A file of Primus names a model and a module whose files extend others; they are 
 it and in the folders above it. A flat YAML with the same keys is read alike.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -120,10 +121,23 @@ def _as_merged(settings: Mapping[str, Any], query: RunQuery) -> dict[str, Any]:
     replicas = merged.get("data_parallel_replicate_degree") or 1
     if isinstance(replicas, int) and replicas > 1:
         merged["num_distributed_optimizer_instances"] = replicas
-    layers = merged.get("recompute_layer_ids")
-    if isinstance(layers, list) and merged.get("pipeline_model_parallel_size") in (None, 1):
-        merged |= {"recompute_method": "block", "recompute_num_layers": len(set(layers))}
     return merged
+
+
+def _named_layers(settings: Mapping[str, Any]) -> int:
+    """Return how many layers `recompute_layer_ids` names: a list, or numbers with commas."""
+    ids = settings.get("recompute_layer_ids")
+    ids = ids.split(",") if isinstance(ids, str) else ids
+    return len({str(one).strip() for one in ids}) if isinstance(ids, list) else 0
+
+
+def _recomputed(run: ExistingRun, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a run's layout, layers that are recomputed one by one spread over its stages."""
+    layout, n_layers = dict(run.layout), _named_layers(settings)
+    if n_layers and layout.get("recompute") == "full":
+        stages = max(1, int(layout.get("pp") or 1)) * max(1, int(layout.get("vpp") or 1))
+        layout["recompute_layers"] = math.ceil(n_layers / stages)
+    return layout
 
 
 @cache
@@ -166,8 +180,9 @@ def _doubts(settings: Mapping[str, Any], own: Mapping[str, Any]) -> list[Doubt]:
             doubts.append(Doubt(key, reason, taken))
     if settings.get("fp4") and settings.get("fp4_recipe") == "mxfp4":
         doubts.append(Doubt("fp4_recipe", "MXFP4 has no price", "priced as NVFP4"))
-    if settings.get("recompute_layer_ids") and settings.get("recompute_method") != "block":
-        doubts.append(Doubt("recompute_layer_ids", "single layers over stages", "priced as none"))
+    if _named_layers(settings) and (settings.get("pipeline_model_parallel_size") or 1) != 1:
+        taken = "priced as equally many of every stage, rounded up"
+        doubts.append(Doubt("recompute_layer_ids", "single layers over stages", taken))
     known = known_keys()
     strange = [k for k, v in own.items() if k not in known and v and _MATTERS.search(k)]
     return doubts + [
@@ -193,6 +208,7 @@ def _in_own_words(
     return replace(
         run,
         framework="primus",
+        layout=_recomputed(run, settings),
         settings={**keys, **run.settings},
         switches=switches,
         notes=tuple(_keys_for_flags(note) for note in run.notes),

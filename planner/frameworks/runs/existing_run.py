@@ -69,6 +69,8 @@ class ExistingRun:
     """Nodes that it takes of every scale-up domain, where its scheduler is told."""
     model: Imported | None = None
     """None where the file does not describe the model."""
+    model_unread: str = ""
+    """Why the model that it describes is not read; empty where it is, or where it has none."""
     job: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `training:` that the run states; they win over those of a model file."""
     stack: Mapping[str, Any] = field(default_factory=dict)

@@ -581,6 +581,26 @@ def test_one_clear_error(
     assert "\n  fix: " in str(caught.value)
 
 
+def test_model_that_is_not_read_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "run.sh"
+    words = "model_name=gpt-oss-120b per_device_batch_size=1"
+    file.write_text(f"python3 -m maxtext.trainers.pre_train.train base.yml {words}")
+    with pytest.raises(SpecError, match="decoder block gpt_oss: its sizes are not read") as caught:
+        check(file, "8xtpu-v6e")
+    assert "--model llama3-8b" in str(caught.value)
+
+
+def test_fewer_tokens_than_a_larger_batch(tmp_path: Path) -> None:
+    """A batch that does not divide is priced as the nearest that does, also of a short run."""
+    file = tmp_path / "run.sh"
+    flags = re.sub(r"--global-batch-size \S+", "--global-batch-size 4", f"{FLAGS} {GOOD}")
+    start = "torchrun --nnodes 8 --nproc_per_node 8 pretrain_gpt.py"
+    file.write_text(f"{start} {flags} --train-iters 1")
+    report = check(file, "64xh100")
+    assert report.plan is not None
+    assert any("global batch" in repair for repair in report.repairs)
+
+
 def test_no_such_file_and_several_pools(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="no such file"):
         check(tmp_path / "none.sh", "h100-x8")
@@ -644,6 +664,20 @@ def test_values_no_framework_takes_are_no_defect(checked: Check) -> None:
     assert report.plan.layout.recompute_layers == 1
     huge = checked("--tensor-model-parallel-size 99999999999999999999 --micro-batch-size 1")
     assert "MLM101" in {broken.rule.code for broken in huge.refusals}
+
+
+@pytest.mark.parametrize(("n", "recompute", "layers"), [(0, "none", 0), (3, "full", 3)])
+def test_blocks_recompute_as_many_layers_as_they_name(
+    checked: Check, n: int, recompute: str, layers: int
+) -> None:
+    """Megatron-Core checkpoints a layer whose index is below the number: none below 0."""
+    report = checked(
+        f"{GOOD} --recompute-granularity full --recompute-method block --recompute-num-layers {n}"
+    )
+    assert (report.run.layout["recompute"], report.run.layout["recompute_layers"]) == (
+        recompute,
+        layers,
+    )
 
 
 def test_all_to_alls_that_need_more_heads_are_priced_as_a_ring(checked: Check) -> None:

@@ -151,6 +151,25 @@ def test_a_script_without_its_experiment_is_refused(tmp_path: Path) -> None:
         read(tmp_path, script=script)
 
 
+@pytest.mark.parametrize(
+    ("more", "layers"),
+    [
+        ("", 16),
+        ("      recompute_layer_ids: [0, 3, 5]\n", 3),
+        ("      recompute_layer_ids: '0,3,5,7,11'\n      pipeline_model_parallel_size: 4\n", 2),
+    ],
+)
+def test_layers_that_are_recomputed_one_by_one(
+    more: str, layers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = judged(EXPERIMENT + "      recompute_granularity: full\n" + more, monkeypatch)
+    assert not [one for one in report.refusals if one.rule.code == "PRM635"]
+    assert report.plan is not None
+    x = report.plan.layout
+    assert (x.recompute, x.recompute_layers) == ("full", layers)
+    assert report.partial == (x.pp > 1)
+
+
 REFUSED = [
     ("      enable_primus_turbo: true\n      turbo_sync_free_moe_stage: 2\n", "PRM622"),
     (DEEPEP + "      moe_shared_expert_overlap: true\n", "PRM624"),

@@ -1,0 +1,1 @@
+"""Settings that frameworks publish, read by `check`, priced, and ranked beside our own plans."""
