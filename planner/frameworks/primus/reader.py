@@ -79,12 +79,13 @@ def read_primus(file: RunFile) -> ExistingRun:
     model = _extended(str(module.get("model", "")), find, missing, query.env or {})
     base = _extended(str(module.get("config", "")), find, missing, query.env or {})
     is_preset = Path(str(module.get("model", ""))).name == PRESET_FILES[1]
-    if not model and query.model is None and not is_preset:
+    overrides = module.get("overrides")
+    overrides = overrides if isinstance(overrides, dict) else {}
+    is_named = framework == "torchtitan" and isinstance(overrides.get("model"), dict)
+    if not model and query.model is None and not is_preset and not is_named:
         fix = f"put it beside {source}, or name its model file: " + option("model", "llama3-8b")
         message = f"names the model {module.get('model')}, which does not lie beside it"
         raise SpecError(InputProblem(message, fix, source))
-    overrides = module.get("overrides")
-    overrides = overrides if isinstance(overrides, dict) else {}
     if framework == "torchtitan":
         return _of_torchtitan(_merged(model, base, overrides), source, query)
     usual = presets()

@@ -16,6 +16,7 @@ from planner.frameworks.emitted_text import (
     train_steps,
 )
 from planner.frameworks.torchtitan.fields import batch, compiler, parallelism, pipeline
+from planner.frameworks.torchtitan.primus import experiment_files
 from planner.frameworks.torchtitan.releases import TOML_RELEASE
 from searches.frameworks.registry import framework_rules
 from searches.frameworks.table import refusals
@@ -28,14 +29,21 @@ _ROTATE = {"all-gather": "allgather", "p2p": "alltoall"}
 
 
 def toml_files(request: EmitRequest) -> dict[str, str]:
-    """Return the job file, or a text that says why there is none."""
+    """Return the job file, or a text that says why there is none.
+
+    With it the same for Primus, where the accelerators are AMD's.
+    """
     reasons = refusals(JOB_FILES, request.layout, request.shape, request.job)
     if reasons:
         recipe = f"the recipe is for {framework_rules('torchtitan').release} and later."
         first = f"No job file for torchtitan {TOML_RELEASE}; {recipe}"
         lines = [first, *request.header, "", *(f"- {reason}" for reason in reasons)]
         return {"torchtitan-toml.txt": "\n".join(lines) + "\n"}
-    return {"torchtitan.toml": _job_file(request)}
+    sections = job_sections(request)
+    return {
+        "torchtitan.toml": _job_file(request, sections),
+        **experiment_files(request, sections),
+    }
 
 
 def _layer_step(layout: Layout) -> int:
@@ -47,8 +55,9 @@ def _layer_step(layout: Layout) -> int:
     return share if len(counts) == 1 and not rest else 0
 
 
-def _job_file(request: EmitRequest) -> str:
-    layout, shape, job, details = request.layout, request.shape, request.job, request.details
+def job_sections(request: EmitRequest) -> dict[str, dict[str, object]]:
+    """Return the sections of the job file."""
+    layout, shape, job = request.layout, request.shape, request.job
     name, flavor = registered_model(shape) or ("", "")
     fields = parallelism(layout)
     del fields["enable_sequence_parallel"]
@@ -63,7 +72,6 @@ def _job_file(request: EmitRequest) -> str:
     asynchronous = compiler(layout)
     if asynchronous:
         fields["enable_async_tensor_parallel"] = asynchronous.pop("enable_async_tensor_parallel")
-    title = f"torchtitan job file; keys as of torchtitan {TOML_RELEASE}."
     precision = "float32" if job.precision == "fp32" else "bfloat16"
     sections: dict[str, dict[str, object]] = {
         "model": {"name": name, "flavor": flavor, "hf_assets_path": "./tests/assets/tokenizer"},
@@ -81,6 +89,11 @@ def _job_file(request: EmitRequest) -> str:
     }
     if asynchronous:
         sections["compile"] = asynchronous
+    return sections
+
+
+def _job_file(request: EmitRequest, sections: dict[str, dict[str, object]]) -> str:
+    title, details = f"torchtitan job file; keys as of torchtitan {TOML_RELEASE}.", request.details
     lines = [
         *head(title, request.header, fact_lines(request, stated_or_none(details)))[1:],
         "#",

@@ -446,6 +446,16 @@ def test_pods_ask_for_what_the_pool_has() -> None:
     assert "ComputeDomain" not in documents(case.files["jobset-megatron.yaml"])
 
 
+@pytest.mark.parametrize(("words", "chips"), [("64xtpu-v5p", 4), ("128xtpu-7x", 4)])
+def test_pods_of_tpus_ask_for_chips(words: str, chips: int) -> None:
+    tpus = load_cluster(words).cluster.pools[0]
+    plan = dense(tpus.n_devices, zero=3, recompute="full", recompute_layers=32)
+    files = Case(plan, tpus, target="maxtext").files
+    pod = documents(files["jobset-maxtext.yaml"])["JobSet"]["spec"]["replicatedJobs"][0]
+    (container,) = pod["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"limits": {"google.com/tpu": chips}}
+
+
 # All files.
 
 

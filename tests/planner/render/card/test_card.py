@@ -99,10 +99,12 @@ def test_pipelines_inside_lie_side_by_side() -> None:
 
 
 def test_nvlink_over_nodes_makes_racks() -> None:
-    pool = {"accelerators_per_node": 4, "scale_up_domain": 72}
+    pool = {"accelerator": "gb200-186gb", "accelerators_per_node": 4, "scale_up_domain": 72}
     assert unit_of(pool) == ("rack", 72)
     assert unit_of({**pool, "segment": 64}) == ("rack", 64)
     assert unit_of({"accelerators_per_node": 8, "scale_up_domain": 8}) == ("node", 8)
+    tpus = {"accelerator": "tpu-v5p", "accelerators_per_node": 4, "scale_up_domain": 64}
+    assert unit_of(tpus) == ("slice", 64)
 
 
 def test_layout_in_words_and_digits() -> None:
