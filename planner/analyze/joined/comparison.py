@@ -278,7 +278,7 @@ def _input_differences(
 
 def _turns(lost: OpenedJoined | Opened, won: OpenedJoined | Opened) -> Iterator[str]:
     """Yield the mildest bandwidth of each link with which the slower of two plans would win."""
-    edges = {}
+    edges: dict[str, None] = {}
     for opened in (lost, won):
         if isinstance(opened, OpenedJoined):
             names = [pool.name for pool in opened.problem.pools]
