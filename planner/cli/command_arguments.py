@@ -423,7 +423,8 @@ class ReplanArguments:
     """Options of `planner replan`."""
 
     lost: Annotated[
-        str, typer.Option(metavar="N|HOSTS", help="Nodes that are gone: a number, or n[003,007].")
+        str,
+        typer.Option(metavar="N|HOSTS", help="Nodes that are gone: a number, n[003,007], old=1."),
     ] = ""
     gained: Annotated[int, typer.Option(metavar="N", help="Nodes that joined.")] = 0
     via: Annotated[

@@ -416,7 +416,10 @@ def search_options(search: SearchSpec, stack: str, base: SolveOptions | None) ->
         fix = "give one objective, and vary what should make the front"
         raise UsageError("a point of a sweep has one best plan", fix)
     if search.pools == TOGETHER:
-        fix = "leave it out, or solve each point by itself"
+        fix = (
+            "leave it out, or solve each point by itself; of a wan link one answer says from which"
+            " bandwidth on joining pays"
+        )
         raise UsageError(option("pools", TOGETHER) + " is not searched in sweeps", fix)
     request = SolveRequest.of_section(search).model_copy(
         update={

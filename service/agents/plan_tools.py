@@ -5,6 +5,7 @@ from typing import Any
 
 from planner.analyze.single_changes import SingleChanges, plan_changes
 from planner.frameworks.programs import is_program
+from planner.render.answers.together import proof_text, together_sentence
 from planner.render.card.answer import card_of, runner_of
 from planner.render.card.text import card_lines
 from planner.solver.answer.reasons import shown_layout
@@ -61,6 +62,7 @@ def plans_answered(
     plans = [short.short_plan(p, f"{result_id}#{p['rank']}") for p in data["plans"]]
     changes = [*fitting, *_would_help(data, arguments)]
     calls = plan_calls(plans[0].ref, _runner(result)) if plans else [x.call for x in changes]
+    joined = _joined_plans(result, result_id)
     answer = short.SolveAnswer(
         result_id=result_id,
         sentence=card.sentence,
@@ -76,15 +78,48 @@ def plans_answered(
         faster_if_allowed=_faster(data),
         assumptions=[f"{x.text} [{x.option}]" if x.option else x.text for x in card.assumptions],
         notes=list(card.notes),
+        together=joined,
         next=calls,
     )
     text = (
-        "\n".join(card_lines(card))
+        (_joined_lines(joined) if joined else "")
+        + "\n".join(card_lines(card))
         + "\n"
         + _plan_lines(result, result_id)
         + _change_lines(changes)
     )
     return Answered(text, answer, data)
+
+
+def _joined_plans(result: Result, result_id: str) -> short.JoinedPlans | None:
+    """Return the plans over several pools of a result, named for later calls; None without."""
+    together = result.together
+    if together is None:
+        return None
+    return short.JoinedPlans(
+        sentence=together_sentence(together),
+        pays=together.pays,
+        proof=proof_text(together),
+        plans=[
+            {
+                "ref": f"{result_id}#t{plan.rank}",
+                "step_time_s": plan.step_time_s,
+                "tokens_per_s": plan.tokens_per_s,
+                "devices": dict(plan.devices),
+                "runs_on": list(plan.runs_on),
+            }
+            for plan in together.plans
+        ],
+    )
+
+
+def _joined_lines(joined: short.JoinedPlans) -> str:
+    """Return what one job over several pools reaches, a line a plan."""
+    lines = []
+    for plan in joined.plans:
+        devices = ", ".join(f"{n} of {pool}" for pool, n in plan["devices"].items())
+        lines.append(f"{plan['ref']}  {devices}: {plan['step_time_s']:.3f} s\n")
+    return f"{joined.sentence}\n{''.join(lines)}\nOn one pool alone:\n"
 
 
 def _runner(result: Result) -> str:

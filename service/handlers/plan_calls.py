@@ -276,8 +276,9 @@ def diff_answer(request: schemas.DiffBody, running: RunningCall) -> Data:
     if first is None or second is None:
         from planner.analyze.joined.comparison import compare_joined
 
-        both = [joined_a or (first and first.opened), joined_b or (second and second.opened)]
-        compared = compare_joined(*both)
+        a: Any = first.opened if first else joined_a
+        b: Any = second.opened if second else joined_b
+        compared = compare_joined(a, b)
         data = _shown(request, compared.to_json(), lambda: text_of(compared))
         data = with_note(data, *(x for x in (joined_a, joined_b) if x))
         for opened in (first, second):

@@ -166,7 +166,8 @@ class ReplanBody(PlanOf, TextBody, title="ReplanRequest"):
     """The best plan after nodes of a running one were lost or gained, and what moving costs."""
 
     lost: Count | str | list[str] = 0
-    """Nodes that are gone: a number, or their host names, `n[003,007]`, or a list of such."""
+    """Nodes that are gone: a number, or their host names, `n[003,007]`, or a list of such; of a
+    plan over several pools numbers by pool, `old=1,new=2`, or host names."""
     gained: Count = 0
     """Nodes that joined."""
     via: Literal["checkpoint", "network"] = "checkpoint"

@@ -218,7 +218,7 @@ def plan_of_ranks(layout: Layout, pools: Sequence[int]) -> MixedPlan | None:
     replica_stride = width * layout.pp if layout.pipelines_inside else width
     chains: Counter[tuple[int, ...]] = Counter()
     for replica in range(layout.dp):
-        chain = []
+        chain: list[int] = []
         for stage in range(layout.pp):
             first = replica * replica_stride + stage * layout.stage_stride
             own = set(pools[first : first + width])

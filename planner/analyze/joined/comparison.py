@@ -1,11 +1,13 @@
 """Two plans, at least one of them over several pools, term by term; what would turn it round."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 from costmodels.mixed.prices import price
+from costmodels.plans import Layout
 from planner.documents import LibraryAnswer
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
@@ -225,7 +227,7 @@ def _one_pool_side(plan: Plan) -> Side:
             "ep": str(x.ep),
             "mbs": str(x.mbs),
             "micro-batches": str(x.n_micro),
-            "layers": f"{plan.pool} {'-'.join(map(str, x.stage_layers))}",
+            "layers": f"{plan.pool} {_counts_words(_rank_layers(x))}",
             "recompute": x.recompute,
             "zero": str(x.zero),
         },
@@ -241,16 +243,26 @@ def _kind_words(kind: JoinedKind) -> str:
 
 
 def _layers_words(stages: tuple[JoinedStage, ...]) -> str:
-    """Return the layers of stages by pool: `old 1-1 new 2`."""
-    words: list[str] = []
-    pool = ""
-    for stage in stages:
-        if stage.pool == pool:
-            words[-1] += f"-{stage.layers}"
-        else:
-            words += [stage.pool, str(stage.layers)]
-        pool = stage.pool
-    return " ".join(words)
+    """Return the layers of stages by pool: `old 7x3 new 10x5-9`."""
+    runs = groupby(stages, key=lambda x: x.pool)
+    return " ".join(f"{pool} {_counts_words([x.layers for x in run])}" for pool, run in runs)
+
+
+def _counts_words(counts: Sequence[int]) -> str:
+    """Return layers of stages, equal ones once.
+
+    >>> _counts_words([10, 10, 9])
+    '10x2-9'
+    """
+    runs = ((n, len(list(run))) for n, run in groupby(counts))
+    return "-".join(f"{n}x{times}" if times > 1 else str(n) for n, times in runs)
+
+
+def _rank_layers(layout: Layout) -> list[int]:
+    """Return the layers of each pipeline rank, all its chunks together."""
+    return [
+        sum(layout.stage_layers[j] for j in layout.stages_of(rank)) for rank in range(layout.pp)
+    ]
 
 
 def _devices_words(devices: Mapping[str, int]) -> str:
@@ -278,7 +290,7 @@ def _input_differences(
 
 def _turns(lost: OpenedJoined | Opened, won: OpenedJoined | Opened) -> Iterator[str]:
     """Yield the mildest bandwidth of each link with which the slower of two plans would win."""
-    edges = {}
+    edges: dict[str, None] = {}
     for opened in (lost, won):
         if isinstance(opened, OpenedJoined):
             names = [pool.name for pool in opened.problem.pools]

@@ -170,7 +170,7 @@ def plan_of_result(data: Mapping[str, Any], which: str, source: str) -> Opened:
     if joined is not None:
         raise UsageError(
             f"plan {which} uses several pools: {', '.join(joined.devices)}",
-            "planner show, explain, trace, diff, replan, emit and place take it; others one such as 1",
+            "show, explain, trace, diff, replan, emit and place take it; others a plan such as 1",
             "plan",
         )
     plan = pick_plan(data["plans"], which, source)

@@ -67,8 +67,10 @@ def test_tools_explain_it():
     desk = new_desk()
     asked = {name: BODY[name] for name in ("pins", "top", "pools")}
     files = {name: json.dumps(BODY[name]) for name in ("model", "cluster")}
-    _, solved = call_tool("solve", {**asked, **files}, desk)
-    ref = f"{solved['result_id']}#t1"
+    said, solved = call_tool("solve", {**asked, **files}, desk)
+    ref = solved["together"]["plans"][0]["ref"]
+    assert ref == f"{solved['result_id']}#t1"
+    assert solved["together"]["sentence"] in said
     text, found = call_tool("explain", {"plan": ref}, desk)
     assert found["binds"] == "compute"
     assert text.startswith("Plan t1")
@@ -77,6 +79,13 @@ def test_tools_explain_it():
     text, found = call_tool("explain", {"plan": ref, "term": "sync"}, desk)
     assert text.startswith("sync (time)")
     assert found["parts"] == []
+    _, compared = call_tool("compare", {"a": ref, "b": solved["plans"][0]["ref"]}, desk)
+    assert compared["winner"] == "a"
+    text, moved = call_tool("replan", {"plan": ref, "lost": "old=1"}, desk)
+    assert moved["verdict"] == "move"
+    assert "what changes" in text
+    text, moved = call_tool("emit", {"plan": ref, "for": ["megatron"]}, desk)
+    assert moved["files"] or moved["refused"]
 
 
 def test_other_calls_say_that_the_plan_uses_several_pools(answer):
