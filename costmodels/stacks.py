@@ -523,7 +523,7 @@ STACKS: dict[str, StackProfile] = {
         # Weights are cast before they are gathered, gradients summed before they are cast back,
         # and gathered keys and values kept for the backward: the step that XLA compiles of
         # MaxText 0.2.5 (scripts/check_maxtext --train). Its loss, compiled for v6e by libtpu
-        # 0.0.46, takes 3.8 to 4.4 bytes a logit beside a gathered head: 16 bits and their gradient.
+        # 0.0.46, takes 3.8 to 4.4 bytes a logit: 16 bits and their gradient.
         replace(
             _XLA,
             name="maxtext",

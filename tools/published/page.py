@@ -15,7 +15,6 @@ COMPARED = (
     *SHOWN,
     "recompute",
     "split",
-    "cp_comm",
     "dispatcher",
     "ep_overlap",
     "dp_overlap",
@@ -194,8 +193,9 @@ def _switches(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Return how often each axis differs where the published step is much slower."""
     slow = [row for row in _compared(rows) if row["ratio"] >= MUCH]
     lines = [
-        f"Of {len(_compared(rows))} published plans that run and have one beside them {len(slow)} take"
-        f" {MUCH:g} times our best or longer. In how many of these our plan differs by an axis:",
+        f"Of {len(_compared(rows))} published plans that run and have one beside them {len(slow)}"
+        f" take {MUCH:g} times our best or longer. In how many of these our plan differs by an"
+        " axis:",
         "",
         _row("source", *COMPARED),
         _row("---", *["---:"] * len(COMPARED)),
@@ -206,4 +206,16 @@ def _switches(rows: Sequence[Mapping[str, Any]]) -> list[str]:
             axis for row in own for axis, _, _ in differences(row["layout"], row["best"]["layout"])
         )
         lines.append(_row(f"{source} ({len(own)})", *(counts[axis] or "" for axis in COMPARED)))
-    return lines
+    return [*lines, "", *_by_experts(rows)]
+
+
+def _by_experts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return how ratios differ between plans with and without expert parallelism."""
+    own = [row for row in _compared(rows) if row["outcome"] == PRICED]
+    parts = []
+    for is_parallel, words in ((False, "without"), (True, "with")):
+        ratios = [row["ratio"] for row in own if (row["layout"]["ep"] > 1) is is_parallel]
+        below = sum(ratio < 1.1 for ratio in ratios)
+        middle = f"median {median(ratios):.2f}" if ratios else "no median"
+        parts.append(f"{words} expert parallelism {middle}, {below} of {len(ratios)} below 1.1")
+    return [f"Published over best: {'; '.join(parts)}."]

@@ -10,6 +10,7 @@ from planner.analyze.check.standing import search_beside
 from planner.errors import PlannerError
 from planner.specs.inputs import Content
 from planner.specs.search.axis_values import layout_to_json
+from searches.frameworks.table import refusals
 from searches.rules import RULES, rules_that_break
 from tools.published.examples import USUAL_DEVICES, Example
 
@@ -136,7 +137,10 @@ def _outcome(report: Report) -> str:
 
 
 def _outside(report: Report) -> list[dict[str, str]]:
-    """Return the rules that keep the layout out of the search beside it; [] where it is inside."""
+    """Return what keeps the layout out of the search beside it; [] where it is inside.
+
+    Rules of the space, layers of stages by hand, and what we do not write for the framework.
+    """
     if report.plan is None or report.model is None:
         return []
     layout = report.plan.layout
@@ -149,7 +153,10 @@ def _outside(report: Report) -> list[dict[str, str]]:
     ]
     if layout.split not in SPLITS:
         broken.append({"code": "", "title": "layers of stages by hand"})
-    return broken
+    vendor = report.cluster.cluster.pools[0].accelerator.vendor
+    model = report.model
+    told = refusals(report.run.framework, layout, model.shape, model.job, vendor)
+    return broken + [{"code": "", "title": text} for text in told]
 
 
 def _rounded(value: float) -> float:
