@@ -148,8 +148,8 @@ def _recipe(
     name = kind.split("-")[0]
     per_slice = slice_devices(kind) or 0
     part = CHIPS.get(name, name)
-    n = per_slice * slices or None
-    return Example("tpu-recipes", file, read, part, n, 4, per_slice, why_not)
+    n, per_node = per_slice * slices or None, 8 if name == "tpu7x" else 4
+    return Example("tpu-recipes", file, read, part, n, per_node, per_slice, why_not)
 
 
 def _device_type(text: str) -> str:
