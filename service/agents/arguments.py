@@ -352,10 +352,8 @@ class ReplanArguments(Detailed):
     plan: PlanName
     lost: int | str = Field(
         0,
-        description=(
-            "Nodes that are gone: a number, or host names; of a plan over several pools POOL=N."
-        ),
-        examples=[1, "n[003,007]", "old=1"],
+        description="Nodes that are gone: a number, host names, or POOL=N.",
+        examples=[1, "n[003,007]"],
     )
     gained: int = Field(0, ge=0, description="Nodes that joined.")
     via: Literal["checkpoint", "network"] = Field("checkpoint", description="How state moves.")

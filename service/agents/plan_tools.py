@@ -91,16 +91,16 @@ def plans_answered(
     return Answered(text, answer, data)
 
 
-def _joined_plans(result: Result, result_id: str) -> short.JoinedPlans | None:
+def _joined_plans(result: Result, result_id: str) -> Data | None:
     """Return the plans over several pools of a result, named for later calls; None without."""
     together = result.together
     if together is None:
         return None
-    return short.JoinedPlans(
-        sentence=together_sentence(together),
-        pays=together.pays,
-        proof=proof_text(together),
-        plans=[
+    return {
+        "sentence": together_sentence(together),
+        "pays": together.pays,
+        "proof": proof_text(together),
+        "plans": [
             {
                 "ref": f"{result_id}#t{plan.rank}",
                 "step_time_s": plan.step_time_s,
@@ -110,16 +110,16 @@ def _joined_plans(result: Result, result_id: str) -> short.JoinedPlans | None:
             }
             for plan in together.plans
         ],
-    )
+    }
 
 
-def _joined_lines(joined: short.JoinedPlans) -> str:
+def _joined_lines(joined: Data) -> str:
     """Return what one job over several pools reaches, a line a plan."""
     lines = []
-    for plan in joined.plans:
+    for plan in joined["plans"]:
         devices = ", ".join(f"{n} of {pool}" for pool, n in plan["devices"].items())
         lines.append(f"{plan['ref']}  {devices}: {plan['step_time_s']:.3f} s\n")
-    return f"{joined.sentence}\n{''.join(lines)}\nOn one pool alone:\n"
+    return f"{joined['sentence']}\n{''.join(lines)}\nOn one pool alone:\n"
 
 
 def _runner(result: Result) -> str:

@@ -76,17 +76,6 @@ class ShortPlan(BaseModel):
     warnings: list[Coded]
 
 
-class JoinedPlans(ShortAnswer):
-    """Plans over several pools; their refs go into explain, compare, replan and emit."""
-
-    sentence: str
-    pays: bool = Field(description="Whether the first is better than the best on one pool.")
-    proof: str
-    plans: list[dict[str, Any]] = Field(
-        description="ref, step_time_s, tokens_per_s, devices by pool, runs_on; the best first."
-    )
-
-
 class SolveAnswer(ShortAnswer):
     """Ranked plans, or why there is none and what would help."""
 
@@ -108,9 +97,7 @@ class SolveAnswer(ShortAnswer):
     )
     assumptions: list[str]
     notes: list[str]
-    together: JoinedPlans | None = Field(
-        default=None, description="One job over several pools, where that was asked for."
-    )
+    together: dict[str, Any] | None = Field(description="Plans over several pools, with refs.")
     next: list[NextCall]
 
 
