@@ -13,13 +13,13 @@ If the maximum is below the global batch no plan has a step of T. The dual has o
 its rows are added as they are violated.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
+from searches.mixed.answer import Halt
 from searches.mixed.fills import Way, least_slowest_s
 from searches.mixed.structures import Structures
 
@@ -170,11 +170,11 @@ class Refined:
             results.append(s.mbs * np.maximum(few, s.most_micro(room_s, self.slowest_s)))
         return np.concatenate(results)
 
-    def refine(self, rows: NDArray[np.intp], stop: Callable[[], bool] | None = None) -> bool:
+    def refine(self, rows: NDArray[np.intp], halt: Halt) -> bool:
         """Make the bounds of some structures exact; tell whether any changed."""
         changed = False
         for i in dict.fromkeys((rows % len(self.structures)).tolist()):
-            if self.known[i] or (stop is not None and stop()):
+            if self.known[i] or halt():
                 continue
             self.known[i] = True
             pipeline = self.structures.pipeline(i)
@@ -193,9 +193,7 @@ def _has_pipelines(problem: MixedProblem, structures: Structures, n: int) -> boo
     return bool(np.any(np.all(n * structures.devices <= sizes, axis=1)))
 
 
-def least_step_s(
-    refined: Refined, low_s: float, high_s: float, stop: Callable[[], bool] | None = None
-) -> tuple[float, Dual]:
+def least_step_s(refined: Refined, low_s: float, high_s: float, halt: Halt) -> tuple[float, Dual]:
     """Return a step that no plan is shorter than, and the dual just above it.
 
     `low_s` is such a step already; a plan has a step of `high_s`. The step rises as long as the
@@ -207,7 +205,7 @@ def least_step_s(
     for _ in range(RISES):
         done = refined.done(time_s)
         dual = dual_of(refined.devices, done, refined.sizes)
-        if stop is not None and stop():
+        if halt():
             break
         if dual.value < target:
             low_s = time_s
@@ -221,6 +219,6 @@ def least_step_s(
         near = np.flatnonzero((worth <= done * (1.0 + NEAR)) & unknown)
         tight = near[_first((worth - done)[near] / worth[near], REFINED_AT_ONCE)]
         decides = bool(np.any(worth[tight] <= done[tight] * (1.0 + 1e-6)))
-        if not decides or not refined.refine(tight, stop):
+        if not decides or not refined.refine(tight, halt):
             break
     return low_s, dual

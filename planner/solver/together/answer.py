@@ -25,7 +25,8 @@ from planner.solver.together.problems import (
 )
 from planner.solver.together.records import JoinedPlan, LinkWorth, PoolWorth, Together
 from planner.specs.inputs import ClusterInput, ModelInput
-from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed
+from searches.mixed.answer import MixedAnswer, MixedOptions
+from searches.mixed.search import search_mixed
 
 MAX_POOLS = 8
 """Most unlike pools that are looked at together."""

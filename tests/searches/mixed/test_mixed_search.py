@@ -8,7 +8,8 @@ import pytest
 from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import fits, price
 from costmodels.mixed.tables import LinkFacts, MixedProblem
-from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed, without_pool
+from searches.mixed.answer import MixedAnswer, MixedOptions
+from searches.mixed.search import search_mixed, without_pool
 from tests.searches.mixed.instances import every_plan, random_problem
 
 TWO = MixedOptions(most_kinds=2)
@@ -104,3 +105,26 @@ def test_a_stopped_search_says_so_and_has_a_bound():
     assert answer.stopped == "time limit"
     assert not answer.proven
     assert answer.bound_s <= _best_s(problem)
+
+
+def test_a_search_that_came_to_its_end_is_not_a_stopped_one():
+    problem = random_problem(1)
+    n_asked = 0
+
+    def counted() -> bool:
+        nonlocal n_asked
+        n_asked += 1
+        return False
+
+    search_mixed(problem, TWO, stop=counted)
+    n_left = n_asked
+
+    def after_all() -> bool:
+        nonlocal n_left
+        n_left -= 1
+        return n_left < 0
+
+    answer = search_mixed(problem, TWO, stop=after_all)
+    assert n_asked > 0
+    assert answer.stopped == ""
+    assert answer.proven
