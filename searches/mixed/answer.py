@@ -34,12 +34,14 @@ class Halt:
 class MixedOptions:
     """What a search over several pools looks at."""
 
-    most_kinds: int = 3
-    """Kinds of pipelines in one plan."""
+    most_kinds: int = 0
+    """Kinds of pipelines in one plan; 0: three, or as many as pools if those are more."""
     most_spanned: int = 2
     """Pools that one pipeline spans; more are looked at where nothing fits."""
     is_uniform: bool = False
     """Plans alone that are one grid of ranks (`MixedPlan.is_uniform`), as Megatron-LM runs."""
+    is_bounded: bool = True
+    """Whether the bound is proven; else it is that of plans of one kind alone."""
     n_best: int = 5
     """Plans in the answer, each with other structures."""
 

@@ -110,14 +110,6 @@ def least_exchange_s(
     return least_s
 
 
-def doublings(pipeline: Pipeline, problem: MixedProblem) -> Iterator[tuple[int, int]]:
-    """Yield ranges of pipelines: 1, 2 to 3, 4 to 7, ... times the expert group, up to the most."""
-    n, most = pipeline.multiple, pipeline.most_pipelines(problem)
-    while n <= most:
-        yield n, min(most, 2 * n - pipeline.multiple)
-        n *= 2
-
-
 def shared_out(problem: MixedProblem, kinds: Sequence[tuple[Offer, int]]) -> MixedPlan | None:
     """Return the plan of some kinds whose shares of the batch make the slowest as fast as can be.
 

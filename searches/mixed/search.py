@@ -17,12 +17,16 @@ import numpy as np
 
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt, MixedAnswer, MixedOptions, Stop
-from searches.mixed.bound import Refined, least_step_s
+from searches.mixed.bound import least_step_s
+from searches.mixed.columns import Columns
 from searches.mixed.fills import ways_of
 from searches.mixed.several import search_several
 from searches.mixed.single import search_single
 from searches.mixed.structures import Structures, fastest_way_s, structures_of
 from searches.mixed.whole import every_fill, search_whole
+
+MOST_KINDS = 3
+"""Kinds of pipelines in one plan, over three pools or fewer."""
 
 
 def search_mixed(
@@ -33,11 +37,12 @@ def search_mixed(
     `stop` is asked now and then; when it says so, the best so far is returned. The answer depends
     on the problem and the options alone, unless it is stopped.
     """
-    options = options or MixedOptions()
+    options, n_pools = options or MixedOptions(), len(problem.pools)
+    options = replace(options, most_kinds=options.most_kinds or max(MOST_KINDS, n_pools))
     halt = Halt(stop)
     ways = ways_of(problem)
     best = BestPlans(problem, options)
-    spanned, n_pools = options.most_spanned, len(problem.pools)
+    spanned = options.most_spanned
     while True:
         structures = structures_of(problem, ways, spanned)
         bound_s = _search(problem, structures, options, best, halt)
@@ -67,18 +72,21 @@ def _search(
         return math.inf
     if (whole := every_fill(problem, structures)) is not None:
         return search_whole(problem, whole, options, best, halt)
-    single_s = search_single(problem, structures, options, best, halt)
-    if options.is_uniform or options.most_kinds == 1:
+    columns = Columns(problem, structures, options.most_kinds)
+    if not len(columns):
+        return math.inf
+    single_s = search_single(problem, columns, options, best, halt)
+    if options.most_kinds == 1 or (options.is_uniform and not options.is_bounded):
         return single_s
-    refined = Refined(problem, structures, options.most_kinds)
     rates = fastest_way_s(problem, structures.ways)
     sizes = np.array([pool.n_devices for pool in problem.pools])
     fluid_s = problem.straggler_factor * problem.global_batch / float((sizes / rates).sum())
     high_s = best.step_s if best.step_s < math.inf else 64.0 * fluid_s
-    bound_s, dual = least_step_s(refined, fluid_s, high_s, halt)
-    if not halt():
-        search_several(problem, refined, (bound_s, dual.prices), options, best, halt)
-    return bound_s
+    columns.prune(high_s)
+    several_s, dual = least_step_s(columns, fluid_s, high_s, halt)
+    if not options.is_uniform and not halt():
+        search_several(problem, columns, (several_s, dual), options, best, halt)
+    return min(single_s, several_s)
 
 
 def without_pool(problem: MixedProblem, pool: int) -> MixedProblem:

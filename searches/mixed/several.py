@@ -8,10 +8,11 @@ import numpy as np
 
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt, MixedOptions
-from searches.mixed.bound import Refined
+from searches.mixed.bound import Dual
+from searches.mixed.columns import Columns
 from searches.mixed.fills import best_fills
 from searches.mixed.master import choose
-from searches.mixed.offers import Offer, doublings, offer_of, shared_out
+from searches.mixed.offers import Offer, offer_of, shared_out
 
 OFFERED = 240
 """Structures that the master chooses among."""
@@ -23,26 +24,29 @@ REFINED_TWICE = 2
 """Rounds in which the structures of least loss are made exact before they are offered."""
 LENGTHS = 5
 """Of the step at which structures are weighed for the master."""
+LONGEST = 1.1
+"""The longest of them, over the bound."""
+MOST_LOSS = 0.3
+"""Of what the devices are worth, of columns that are looked at."""
 STEPS = 12
 """Lengths of the step that the master is asked for."""
 
 
 def search_several(
     problem: MixedProblem,
-    refined: Refined,
-    bound: tuple[float, np.ndarray[tuple[int], np.dtype[np.float64]]],
+    columns: Columns,
+    bound: tuple[float, Dual],
     options: MixedOptions,
     best: BestPlans,
     halt: Halt,
 ) -> None:
-    """Let the master mix the structures that are worth most at the prices of the bound.
+    """Let the master mix the columns that are worth most at the prices of the bound.
 
     `bound` is the least step and those prices.
     """
-    bound_s, prices = bound
     n_pools, sizes = len(problem.pools), [pool.n_devices for pool in problem.pools]
     high_s = best.step_s
-    offers = _offers(problem, refined, prices, (bound_s, high_s), halt)
+    offers = _offers(problem, columns, bound, high_s, halt)
     if not offers:
         return
     target, low_s = problem.global_batch, 0.0
@@ -109,69 +113,40 @@ def _polish(
 
 
 def _offers(
-    problem: MixedProblem,
-    refined: Refined,
-    prices: np.ndarray[tuple[int], np.dtype[np.float64]],
-    range_s: tuple[float, float],
-    halt: Halt,
+    problem: MixedProblem, columns: Columns, bound: tuple[float, Dual], high_s: float, halt: Halt
 ) -> list[Offer]:
     """Return the kinds that the master chooses among, by what they lose at the prices."""
-    s, (low_s, high_s) = refined.structures, range_s
-    time_s = _time_of(refined, prices, low_s)
-    worth = s.devices @ prices[: s.devices.shape[1]]
-    done, loss = np.zeros(len(s)), np.full(len(s), np.inf)
+    low_s, prices = bound[0], bound[1].prices
+    lengths = np.linspace(low_s, max(low_s, min(high_s, LONGEST * low_s)), LENGTHS)
+    worth = columns.worth(prices) / low_s
+    with np.errstate(divide="ignore", invalid="ignore"):
+        rows = np.flatnonzero(columns.done(lengths[-1]) > (1.0 - MOST_LOSS) * worth * lengths[-1])
+    columns.bound(rows)
+    worth = worth[rows]
+    done, loss = np.zeros(len(rows)), np.full(len(rows), np.inf)
     # Micro-batches are whole: what loses at one length of the step may lose nothing at another.
-    for length_s in np.linspace(time_s, max(time_s, min(high_s, 1.1 * time_s)), LENGTHS):
+    for length_s in lengths:
         for _ in range(REFINED_TWICE):
-            own = refined.done(float(length_s))[-len(s) :]
-            with np.errstate(divide="ignore", invalid="ignore"):
-                one = np.where(worth > 0, 1.0 - own / (worth * (length_s / time_s)), np.inf)
-            if not refined.refine(np.argsort(one, kind="stable")[:OFFERED], halt):
+            own = columns.done(float(length_s), rows)
+            one = np.where(worth > 0, 1.0 - own / np.maximum(1e-300, worth * length_s), np.inf)
+            order = np.argsort(one, kind="stable")[:OFFERED]
+            changed = [columns.refine(int(row), float(length_s)) for row in rows[order]]
+            if halt() or not any(changed):
                 break
         done, loss = np.maximum(done, own), np.minimum(loss, one)
-    order = np.argsort(loss, kind="stable")
     offers: list[Offer] = []
     taken: dict[tuple[float, ...], int] = {}
-    n_taken = 0
-    for i in order.tolist():
-        if n_taken >= OFFERED or not np.isfinite(loss[i]) or done[i] <= 0:
+    for i in np.argsort(loss, kind="stable").tolist():
+        if len(offers) >= OFFERED or not np.isfinite(loss[i]) or done[i] <= 0 or halt():
             break
-        devices = tuple(s.devices[i].tolist())
-        if taken.get(devices, 0) >= OFFERED_ALIKE:
+        row = int(rows[i])
+        key = (*columns.structures.devices[columns.structure[row]].tolist(), columns.first[row])
+        if taken.get(key, 0) >= OFFERED_ALIKE:
             continue
-        if halt():
-            break
-        taken[devices] = taken.get(devices, 0) + 1
-        n_taken += 1
-        pipeline = s.pipeline(i)
-        for n, most in doublings(pipeline, problem):
-            m = max(pipeline.pp, math.ceil(done[i] / pipeline.mbs))
-            for fill in best_fills(problem, pipeline, n, m, (0.0,))[:1]:
-                offers.append(offer_of(problem, pipeline, fill, (n, most)))
+        taken[key] = taken.get(key, 0) + 1
+        pipeline = columns.structures.pipeline(int(columns.structure[row]))
+        first, last = int(columns.first[row]), int(columns.last[row])
+        m = math.ceil(done[i] / pipeline.mbs)
+        for fill in best_fills(problem, pipeline, first, m, (0.0,))[:1]:
+            offers.append(offer_of(problem, pipeline, fill, (first, last)))
     return offers
-
-
-def _time_of(
-    refined: Refined, prices: np.ndarray[tuple[int], np.dtype[np.float64]], low_s: float
-) -> float:
-    """Return a step at which the pools get the batch done at the prices, `low_s` at least."""
-    target = refined.problem.global_batch
-
-    def enough(time_s: float) -> bool:
-        done = refined.done(time_s)
-        worth = refined.devices @ prices
-        best = float(np.max(np.where(worth > 0, done / np.maximum(worth, 1e-300), 0.0)))
-        return best * float(refined.sizes @ prices) >= target
-
-    high_s = max(low_s, 1e-9)
-    while not enough(high_s):
-        low_s, high_s = high_s, 1.1 * high_s
-        if high_s > 1e12:
-            return high_s
-    for _ in range(8):
-        middle = 0.5 * (low_s + high_s)
-        if enough(middle):
-            high_s = middle
-        else:
-            low_s = middle
-    return high_s

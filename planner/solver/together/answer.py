@@ -209,7 +209,7 @@ class _Work:
         """Return plans that are one grid of ranks, unless all that are looked for are."""
         if is_for_runner(self.options):
             return []
-        grids = MixedOptions(is_uniform=True, n_best=N_GRIDS)
+        grids = MixedOptions(is_uniform=True, is_bounded=False, n_best=N_GRIDS)
         return [search_mixed(self.joined.mixed, grids, self.stop_at(GRIDS_SHARE))]
 
     def _listed(self, answers: Sequence[MixedAnswer]) -> list[tuple[MixedPlan, MixedPrice]]:
