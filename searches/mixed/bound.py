@@ -1,39 +1,37 @@
 """A lower bound of the step over any number of pipelines of any structure: linear programming.
 
-With x_i >= 0 pipelines of structure i, a_i devices of each pool, b_i(T) the most sequences that
-one gets done within a step of T:
+With x_i >= 0 pipelines of column i, a_i devices of each pool, b_i(T) the most sequences that one
+gets done within a step of T, d_i the most pipelines of a kind in the column, K kinds in a plan:
 
-    max b(T) x   subject to   sum_i a_i x_i <= N   (dual: min N y,  a_i y >= b_i(T),  y >= 0)
+    max b(T) x   subject to   sum_i a_i x_i <= N,  sum_i x_i / d_i <= K
+    (dual: min N y + K z,  a_i y + z/d_i >= b_i(T),  y, z >= 0)
 
-b_i differs with the pipelines that one kind has, as their gradients do not travel for nothing:
-each structure stands there once for every range of `RANGES`, and of the pipelines in a range that
-ends at d there are at most K d, K the kinds of a plan.
-
-If the maximum is below the global batch no plan has a step of T. The dual has one variable a pool;
-its rows are added as they are violated.
+The second holds as a kind has d_i pipelines at most. If the maximum is below the global batch no
+plan has a step of T. Columns are added where they beat the prices, and made exact where they
+decide (`columns`).
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.mixed.tables import MixedProblem
-from searches.mixed.fills import Way, least_slowest_s
-from searches.mixed.structures import Structures
+from searches.mixed.answer import Halt
+from searches.mixed.columns import Columns
 
 Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
 
 ROUNDS = 60
-"""Of added rows, at most: the bound of the last is not valid then, and none is given."""
-RISES = 400
-"""Of the step, and rounds of refinement, at most: the bound of the last is valid."""
-LEAST_RISE, MOST_RISE = 1.0002, 1.25
-"""Factors by which the step rises at once."""
-NEAR = 0.02
-"""Structures this close to the prices are refined too: they would be next."""
-REFINED_AT_ONCE = 256
+"""Of added rows in one linear program, at most."""
+PASSES = 80
+"""Over all columns, at most: the bound of the last is valid."""
+REFINED = 3000
+"""Columns that are made exact, at most."""
+TOLERANCE = 2e-4
+"""Of the bound, relative."""
+ADDED = 192
+"""Columns that are added at once."""
 MARGIN = 1e-9
 """By how much rows may be violated, relative: rounding of the solver."""
 
@@ -45,7 +43,7 @@ class Dual:
     value: float
     """Most sequences that all pools get done."""
     prices: Floats
-    """Per device of each pool, then per pipeline of each range that is limited."""
+    """Per device of each pool, then per kind of a plan."""
 
 
 def _first(values: Floats, n: int) -> NDArray[np.intp]:
@@ -88,139 +86,128 @@ def dual_of(devices: Floats, done: Floats, sizes: Floats) -> Dual:
     return Dual(float(sizes @ values), values)
 
 
-RANGES = ((1, 1), (2, 7), (8, 0))
-"""First and last number of pipelines of a kind; 0: any number."""
+class _Bound:
+    """The search for the longest step in which the pools do not get the batch done."""
 
+    def __init__(self, columns: Columns, halt: Halt) -> None:
+        self.columns, self.halt = columns, halt
+        self.target = float(columns.problem.global_batch)
+        self.active: Rows = np.zeros(0, dtype=np.intp)
+        self.n_refined = 0
 
-def least_sync_s(problem: MixedProblem, way: Way, layers: Floats, first: int, last: int) -> Floats:
-    """Return what gradients and weights of a stage with some layers add at least, seconds.
+    def dual(self, time_s: float) -> Dual:
+        """Return the prices over the active columns."""
+        rows, columns = self.active, self.columns
+        return dual_of(columns.devices(rows), columns.done(time_s, rows), columns.sizes)
 
-    Of reduction and gather each s c + (1 - s) max(0, c - w): c the transfer at the best rate of
-    `first` to `last` pipelines, w the longest window, s the slowdown of compute beside what is
-    hidden; c without overlap. Increases with the layers: a stage that holds more adds no less.
-    """
-    rings = [
-        ring
-        for (n, d), ring in problem.pools[way.pool].rings.items()
-        if n == way.n_devices and d >= first and (not last or d <= last)
-    ]
-    if last == 1 or not rings:
-        return np.zeros_like(layers)
-    table, share = way.tables[0], layers / problem.n_layers
-    forward = share * max(float(x.forward_s.layers[-1]) for x in way.tables)
-    backward = share * max(float(x.backward_s.layers[-1]) for x in way.tables)
-    slowdown = problem.overlap.slowdown if problem.overlap else 1.0
-    grads, weights = (share * float(x.layers[-1]) for x in (table.grad_bytes, table.weight_bytes))
+    def add(self, rows: Rows) -> None:
+        """Make some columns active."""
+        self.active = np.union1d(self.active, rows)
 
-    def least(sizes: Floats, operation: str, window_s: Floats) -> Floats:
-        transfer = sizes * min(float(getattr(x, operation)[1]) for x in rings)
-        return slowdown * transfer + (1.0 - slowdown) * np.maximum(0.0, transfer - window_s)
-
-    if not problem.zero:
-        return least(grads, "all_reduce", backward)
-    return least(grads, "reduce_scatter", backward) + least(weights, "all_gather", forward)
-
-
-class Refined:
-    """Structures whose bounds are made exact where they decide: layers split, memory counted."""
-
-    def __init__(self, problem: MixedProblem, structures: Structures, most_kinds: int) -> None:
-        self.problem = problem
-        kept = [(a, b) for a, b in RANGES if _has_pipelines(problem, structures, a)]
-        self.ranges = kept
-        self.sync_s = [self._least_sync_s(structures, a, b) for a, b in kept]
-        limits = np.array([float(most_kinds * b) for _, b in kept if b])
-        sizes = np.array([pool.n_devices for pool in problem.pools], dtype=np.float64)
-        self.sizes = np.concatenate([sizes, limits])
-        n, limited = len(structures), [i for i, (_, b) in enumerate(kept) if b]
-        self.devices = np.zeros((n * len(kept), len(self.sizes)))
-        for i in range(len(kept)):
-            rows = slice(i * n, (i + 1) * n)
-            self.devices[rows, : len(sizes)] = structures.devices
-            if i in limited:
-                self.devices[rows, len(sizes) + limited.index(i)] = 1.0
-        self.structures = structures
-        self.slowest_s = structures.slowest_s.copy()
-        self.known = np.zeros(len(structures), dtype=bool)
-
-    def _least_sync_s(self, structures: Structures, first: int, last: int) -> Floats:
-        """Return `least_sync_s` of each structure: of the part where it is least, `(n,)`.
-
-        Some stage holds at least the mean number of layers.
-        """
-        pp, ways = structures.pp, structures.ways
-        mean = self.problem.n_layers / np.maximum(1, np.arange(int(pp.max(initial=1)) + 1))
-        table = np.array([least_sync_s(self.problem, way, mean, first, last) for way in ways])
-        each = np.where(structures.parts >= 0, table[structures.parts, pp[:, None]], np.inf)
-        return np.asarray(each.min(axis=1))
-
-    def done(self, time_s: float) -> Floats:
-        """Return the most sequences that a pipeline of each structure gets done.
-
-        `(n_ranges n,)`: those of a range of `RANGES` after one another.
-
-        Of refined ones with at least as many micro-batches as stages; with fewer, less memory is
-        in flight, and the first bound counts.
-        """
-        s, problem = self.structures, self.problem
-        results = []
-        for sync_s in self.sync_s:
-            room_s = (time_s - problem.fixed_s - sync_s) / problem.straggler_factor
-            few = np.minimum(s.most_micro(room_s), s.pp - 1.0)
-            results.append(s.mbs * np.maximum(few, s.most_micro(room_s, self.slowest_s)))
-        return np.concatenate(results)
-
-    def refine(self, rows: NDArray[np.intp], stop: Callable[[], bool] | None = None) -> bool:
-        """Make the bounds of some structures exact; tell whether any changed."""
+    def refine(self, rows: Rows, time_s: float) -> bool:
+        """Make some columns exact; tell whether any was not."""
         changed = False
-        for i in dict.fromkeys((rows % len(self.structures)).tolist()):
-            if self.known[i] or (stop is not None and stop()):
-                continue
-            self.known[i] = True
-            pipeline = self.structures.pipeline(i)
-            most = max(pipeline.multiple, pipeline.most_pipelines(self.problem))
-            low = float(self.structures.slowest_s[i])
-            exact = least_slowest_s(self.problem, pipeline, most, pipeline.pp, low)
-            if exact > low * (1.0 + 1e-6):
-                self.slowest_s[i] = exact
+        for row in rows.tolist():
+            if self.n_refined >= REFINED or self.halt():
+                break
+            if self.columns.refine(row, time_s):
+                self.n_refined += 1
                 changed = True
         return changed
 
+    def beaten(self, time_s: float, prices: Floats, at_least: float = 1.0) -> tuple[Rows, Floats]:
+        """Return the columns that are worth more than their prices, the most so first."""
+        columns = self.columns
+        while True:
+            done = columns.done(time_s)
+            ratio = done / np.maximum(columns.worth(prices), 1e-300)
+            rows = np.flatnonzero((ratio > at_least * (1.0 + MARGIN)) & (done > 0))
+            if not columns.bound(rows):
+                order = np.argsort(-ratio[rows], kind="stable")
+                return rows[order], ratio[rows[order]]
 
-def _has_pipelines(problem: MixedProblem, structures: Structures, n: int) -> bool:
-    """Tell whether some structure has room for so many pipelines."""
-    sizes = np.array([pool.n_devices for pool in problem.pools], dtype=np.float64)
-    return bool(np.any(np.all(n * structures.devices <= sizes, axis=1)))
+    def longest_s(self, low_s: float, near_s: float, high_s: float) -> tuple[float, float]:
+        """Return steps in which the active columns just do not, and just do, the whole batch.
+
+        `low_s` is too short; `near_s` is where to look first, `high_s` the longest of interest.
+        """
+        step = 2.0 * TOLERANCE
+        time_s = min(max(near_s, low_s * (1.0 + TOLERANCE)), high_s)
+        while True:
+            if self.dual(time_s).value < self.target:
+                low_s = time_s
+                if time_s >= high_s:
+                    return high_s, high_s
+                time_s = min(high_s, time_s * (1.0 + step))
+            else:
+                high_s = time_s
+                time_s = max(low_s, time_s / (1.0 + step))
+                if time_s <= low_s:
+                    break
+            step *= 2.0
+            if low_s * (1.0 + step) >= high_s:
+                break
+        while high_s > low_s * (1.0 + TOLERANCE):
+            time_s = 0.5 * (low_s + high_s)
+            if self.dual(time_s).value < self.target:
+                low_s = time_s
+            else:
+                high_s = time_s
+        return low_s, high_s
 
 
-def least_step_s(
-    refined: Refined, low_s: float, high_s: float, stop: Callable[[], bool] | None = None
-) -> tuple[float, Dual]:
+def least_step_s(columns: Columns, low_s: float, high_s: float, halt: Halt) -> tuple[float, Dual]:
     """Return a step that no plan is shorter than, and the dual just above it.
 
-    `low_s` is such a step already; a plan has a step of `high_s`. The step rises as long as the
-    pools do not get the batch done in it; structures that decide are refined, and it rises again.
+    `low_s` is such a step already; longer ones than `high_s` are of no interest.
     """
-    target, time_s = float(refined.problem.global_batch), low_s
-    n = len(refined.ranges)
-    dual = Dual(0.0, np.zeros(len(refined.sizes)))
-    for _ in range(RISES):
-        done = refined.done(time_s)
-        dual = dual_of(refined.devices, done, refined.sizes)
-        if stop is not None and stop():
+    search = _Bound(columns, halt)
+    proven_s, near_s = low_s, low_s
+    n = len(columns.sizes)
+    prices = np.append(1.0 / np.maximum(columns.sizes[:-1], 1.0), 0.0)
+    if not len(columns) or halt():
+        return (low_s if len(columns) else high_s), Dual(0.0, np.zeros(n))
+    search.add(search.beaten(high_s, prices, 0.0)[0][: 4 * n])
+    dual = search.dual(near_s)
+    for _ in range(PASSES):
+        if halt():
             break
-        if dual.value < target:
-            low_s = time_s
-            if time_s >= high_s:
-                break
-            rise = target / dual.value if dual.value > 0 else MOST_RISE
-            time_s = min(high_s, time_s * min(MOST_RISE, max(LEAST_RISE, rise)))
+        below_s, above_s = search.longest_s(proven_s, near_s, high_s)
+        near_s, dual = below_s, search.dual(above_s)
+        if above_s > below_s and search.refine(_tight(search, dual, above_s), above_s):
             continue
-        worth = refined.devices @ dual.prices
-        unknown = np.tile(~refined.known, n)
-        near = np.flatnonzero((worth <= done * (1.0 + NEAR)) & unknown)
-        tight = near[_first((worth - done)[near] / worth[near], REFINED_AT_ONCE)]
-        decides = bool(np.any(worth[tight] <= done[tight] * (1.0 + 1e-6)))
-        if not decides or not refined.refine(tight, stop):
+        own = search.dual(below_s)
+        rows, ratios = search.beaten(below_s, own.prices)
+        if not len(rows) or own.value * ratios[0] < search.target:
+            proven_s = below_s
+            if not len(rows) or below_s >= high_s:
+                break
+        added = rows[:ADDED]
+        before = len(search.active)
+        search.add(added)
+        search.refine(added, below_s)
+        if len(search.active) == before:
             break
-    return low_s, dual
+    if near_s > proven_s * (1.0 + TOLERANCE):
+        proven_s = _with_prices(search, dual.prices, proven_s, near_s)
+    return proven_s, dual
+
+
+def _tight(search: _Bound, dual: Dual, time_s: float) -> Rows:
+    """Return the active columns that decide at some prices."""
+    rows, columns = search.active, search.columns
+    done = columns.done(time_s, rows)
+    return rows[(columns.worth(dual.prices, rows) <= done * (1.0 + 1e-6)) & (done > 0)]
+
+
+def _with_prices(search: _Bound, prices: Floats, low_s: float, high_s: float) -> float:
+    """Return a step that prices prove, between one that is proven and one that is not."""
+    value = float(search.columns.sizes @ prices)
+    while high_s > low_s * (1.0 + 5.0 * TOLERANCE):
+        middle_s = 0.5 * (low_s + high_s)
+        ratios = search.beaten(middle_s, prices, 0.0)[1]
+        if not len(ratios) or value * max(1e-300, ratios[0]) < search.target:
+            low_s = middle_s
+        else:
+            high_s = middle_s
+    return low_s

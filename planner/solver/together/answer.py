@@ -25,7 +25,8 @@ from planner.solver.together.problems import (
 )
 from planner.solver.together.records import JoinedPlan, LinkWorth, PoolWorth, Together
 from planner.specs.inputs import ClusterInput, ModelInput
-from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed
+from searches.mixed.answer import MixedAnswer, MixedOptions
+from searches.mixed.search import search_mixed
 
 MAX_POOLS = 8
 """Most unlike pools that are looked at together."""
@@ -208,7 +209,7 @@ class _Work:
         """Return plans that are one grid of ranks, unless all that are looked for are."""
         if is_for_runner(self.options):
             return []
-        grids = MixedOptions(is_uniform=True, n_best=N_GRIDS)
+        grids = MixedOptions(is_uniform=True, is_bounded=False, n_best=N_GRIDS)
         return [search_mixed(self.joined.mixed, grids, self.stop_at(GRIDS_SHARE))]
 
     def _listed(self, answers: Sequence[MixedAnswer]) -> list[tuple[MixedPlan, MixedPrice]]:

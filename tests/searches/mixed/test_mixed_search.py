@@ -8,7 +8,13 @@ import pytest
 from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import fits, price
 from costmodels.mixed.tables import LinkFacts, MixedProblem
-from searches.mixed.search import MixedAnswer, MixedOptions, search_mixed, without_pool
+from searches.mixed.answer import BestPlans, Halt, MixedAnswer, MixedOptions
+from searches.mixed.bound import least_step_s
+from searches.mixed.columns import Columns
+from searches.mixed.fills import ways_of
+from searches.mixed.search import search_mixed, without_pool
+from searches.mixed.single import search_single
+from searches.mixed.structures import structures_of
 from tests.searches.mixed.instances import every_plan, random_problem
 
 TWO = MixedOptions(most_kinds=2)
@@ -104,3 +110,53 @@ def test_a_stopped_search_says_so_and_has_a_bound():
     assert answer.stopped == "time limit"
     assert not answer.proven
     assert answer.bound_s <= _best_s(problem)
+
+
+def test_a_search_that_came_to_its_end_is_not_a_stopped_one():
+    problem = random_problem(1)
+    n_asked = 0
+
+    def counted() -> bool:
+        nonlocal n_asked
+        n_asked += 1
+        return False
+
+    search_mixed(problem, TWO, stop=counted)
+    n_left = n_asked
+
+    def after_all() -> bool:
+        nonlocal n_left
+        n_left -= 1
+        return n_left < 0
+
+    answer = search_mixed(problem, TWO, stop=after_all)
+    assert n_asked > 0
+    assert answer.stopped == ""
+    assert answer.proven
+
+
+def _check_bounds(seed: int) -> None:
+    """Hold the bound of large problems, which are not searched whole, to every plan."""
+    problem = random_problem(seed)
+    best_s = _best_s(problem)
+    structures = structures_of(problem, ways_of(problem), 2)
+    halt, best = Halt(None), BestPlans(problem, TWO)
+    columns = Columns(problem, structures, 2)
+    if not len(columns):
+        assert best_s == math.inf
+        return
+    single_s = search_single(problem, columns, TWO, best, halt)
+    several_s, _ = least_step_s(columns, 1e-3, 1e3, halt)
+    assert min(single_s, several_s) <= best_s * (1.0 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_bound_of_large_problems_is_below_every_plan(seed):
+    _check_bounds(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("start", range(6, 200, 16))
+def test_the_bound_of_large_problems_is_below_every_plan_of_200(start):
+    for seed in range(start, min(200, start + 16)):
+        _check_bounds(seed)

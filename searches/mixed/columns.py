@@ -1,0 +1,276 @@
+"""Kinds of pipelines as columns: a structure and a range of pipelines, and what one gets done.
+
+Of a structure with p stages, B the slowest stage, W their sum, h the slowest message of them, and
+m micro-batches, a plan takes at least (`costmodels.mixed.prices.price`)
+
+    fixed + tail + S [ (m - 1) B + W + crossings(p, m) h ]
+
+with crossings(p, m) >= 2 (p - 1) [ (p - 1) + (m - 1) ]/p. B is bounded in three ways, each
+when it decides: by rates alone (`structures`), by whole layers and memory (`capacity`), and
+exactly (`fills`), there by micro-batches in flight.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.mixed.tables import MixedProblem
+from searches.mixed.capacity import Capacity
+from searches.mixed.fills import least_slowest_s
+from searches.mixed.structures import ROUNDING, Structures
+from searches.mixed.tails import least_tail_s
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+FLIGHTS = (1, 2, 3, 5, 9, 17, 33)
+"""Least micro-batches of each class below the stages, of which the slowest stage is exact."""
+
+
+_BY_ROW = (
+    *("structure", "range", "first", "last", "kinds", "mbs", "pp", "slowest_s", "later_s"),
+    *("later", "alone_s", "outside_s", "hop_s", "bounded", "place"),
+)
+
+
+def _ranges(most: int) -> list[tuple[int, int]]:
+    """Return 1, 2 to 3, 4 to 7, ... up to `most` at least."""
+    ranges = [(1, 1)]
+    while ranges[-1][1] < most:
+        first = ranges[-1][1] + 1
+        ranges.append((first, 2 * first - 1))
+    return ranges
+
+
+def _least_hop_s(problem: MixedProblem, structures: Structures, first: Ints, rows: Ints) -> Floats:
+    """Return the slowest message of the pipelines at least, with `first` pipelines, seconds."""
+    ways = structures.ways
+    sizes = np.array([w.tables[0].message_bytes for w in ways])
+    total = sizes * np.array([w.n_devices for w in ways])
+    pools = np.array([w.pool for w in ways])
+    nics = np.array([x.nic_bytes_per_s for x in problem.pools])
+    latency, per_byte = np.array([pool.inside_hop for pool in problem.pools]).T
+    inside = latency[pools] + per_byte[pools] * sizes
+    parts, counts = structures.parts[rows], structures.counts[rows]
+    hop = np.zeros(len(rows))
+    n_pools = len(problem.pools)
+    rate, wait = np.full((n_pools, n_pools), np.inf), np.zeros((n_pools, n_pools))
+    for (a, b), link in problem.links.items():
+        rate[a, b] = rate[b, a] = link.bytes_per_s
+        wait[a, b] = wait[b, a] = link.latency_s
+    for j in range(parts.shape[1]):
+        own = np.asarray(parts[:, j])
+        hop = np.maximum(hop, np.where(counts[:, j] > 1, inside[own], 0.0))
+        if j:
+            before, has = parts[:, j - 1], counts[:, j] > 0
+            here, there = pools[before], pools[own]
+            nic = np.maximum(sizes[before] / nics[here], sizes[own] / nics[there])
+            shared = first * np.maximum(total[before], total[own]) / rate[here, there]
+            hop = np.maximum(hop, np.where(has, wait[here, there] + np.maximum(nic, shared), 0.0))
+    return hop
+
+
+class Columns:
+    """Columns of the bound, `(n,)` each; `rows` are positions among them."""
+
+    def __init__(self, problem: MixedProblem, structures: Structures, most_kinds: int) -> None:
+        self.problem, self.structures = problem, structures
+        s, ways = structures, structures.ways
+        sizes = np.array([pool.n_devices for pool in problem.pools], dtype=np.float64)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            most = np.floor(np.where(s.devices > 0, sizes / s.devices, np.inf).min(axis=1))
+        multiples = np.array([w.tables[0].pipelines_multiple for w in ways])
+        multiple = np.where(s.counts > 0, multiples[s.parts], 1).max(axis=1)
+        most = (most // multiple * multiple).astype(np.int64)
+        self.ranges = _ranges(int(most.max(initial=1)))
+        each = []
+        for k, (a, b) in enumerate(self.ranges):
+            last = np.minimum(b // multiple * multiple, most)
+            rows = np.flatnonzero(last >= a)
+            each.append((rows, np.full(len(rows), k), last[rows]))
+        self.structure = np.concatenate([x[0] for x in each])
+        self.range = np.concatenate([x[1] for x in each])
+        self.last = np.concatenate([x[2] for x in each]).astype(np.float64)
+        starts = np.array([a for a, _ in self.ranges])
+        steps = multiple[self.structure]
+        self.first = (-(-starts[self.range] // steps) * steps).astype(np.float64)
+        self.kinds = 1.0 / self.last
+        """Of the kinds of a plan, what one pipeline takes at least."""
+        self.sizes = np.append(sizes, float(most_kinds))
+        self.mbs, self.pp = s.mbs[self.structure], s.pp[self.structure].astype(np.float64)
+        self.slowest_s = s.slowest_s[self.structure]
+        self.later_s = self.slowest_s.copy()
+        """Of the slowest stage, from `later` micro-batches on."""
+        self.later = np.ones(len(self.structure))
+        self.alone_s = problem.fixed_s + self._tail_s(is_several=False)
+        """What a step takes besides the pipeline, with one kind."""
+        self.outside_s = problem.fixed_s + self._tail_s(is_several=True)
+        """The same with several."""
+        hop = _least_hop_s(problem, s, self.first.astype(np.int64), self.structure)
+        self.hop_s = 2.0 * (self.pp - 1.0) / self.pp * hop
+        self.bounded = np.zeros(len(self.structure), dtype=bool)
+        """Whether whole layers and memory are counted."""
+        self.place = np.full(len(self.structure), -1)
+        """Of rows whose slowest stage is known exactly: their place among those."""
+        self._exact: list[Floats] = []
+        self._is_exact: list[set[int]] = []
+        self._capacity = Capacity(problem, ways, self.ranges, int(s.pp.max()))
+
+    def _tail_s(self, is_several: bool) -> Floats:
+        """Return `least_tail_s` of each row: of the part where it is least."""
+        s, pp = self.structures, self.structures.pp[self.structure]
+        tails = least_tail_s(self.problem, s.ways, self.ranges, int(s.pp.max()), is_several)
+        result = np.full(len(self.structure), np.inf)
+        for j in range(s.parts.shape[1]):
+            own = s.parts[self.structure, j]
+            result = np.minimum(result, np.where(own >= 0, tails[own, pp, self.range], np.inf))
+        return result
+
+    def prune(self, time_s: float) -> None:
+        """Leave out what gets nothing done in a step, nor in any shorter one."""
+        kept = np.flatnonzero(self.micro(time_s) > 0)
+        for name in _BY_ROW:
+            setattr(self, name, getattr(self, name)[kept])
+
+    def __len__(self) -> int:
+        return len(self.structure)
+
+    def worth(self, prices: Floats, rows: NDArray[np.intp] | slice = slice(None)) -> Floats:
+        """Return what the devices of a pipeline are worth at prices, and its part of a kind."""
+        each = self.structures.devices @ prices[:-1]
+        return np.asarray(each[self.structure[rows]] + prices[-1] * self.kinds[rows])
+
+    def devices(self, rows: NDArray[np.intp]) -> Floats:
+        """Return the devices of each pool and the part of a kind, `(n_rows, n_pools + 1)`."""
+        own = self.structures.devices[self.structure[rows]]
+        return np.concatenate([own, self.kinds[rows, None]], axis=1)
+
+    def _micro(self, room_s: Floats, slowest_s: Floats, rows: NDArray[np.intp] | slice) -> Floats:
+        """Return an upper bound of the micro-batches within some time, see `most_micro`.
+
+        (m - 1) (B + h) + W(B) <= room for some B of `slowest_s` at least.
+        """
+        s, own = self.structures, self.structure[rows]
+        possible = np.isfinite(slowest_s)
+        least, hop_s = np.where(possible, slowest_s, 1.0), self.hop_s[rows]
+        total, slow, moved = s.total_s[own], s.slow_total_s[own], s.moved[own]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            later = np.maximum(least, np.where(moved > 0, (slow - total) / moved, 0.0))
+        near = (room_s - np.maximum(total, slow - moved * least)) / (least + hop_s)
+        far = (room_s - total) / (later + hop_s)
+        n = np.floor(np.maximum(near, far) + ROUNDING) + 1.0
+        return np.where(possible, np.maximum(0.0, n), 0.0)
+
+    def _room_s(self, time_s: float, rows: NDArray[np.intp] | slice) -> Floats:
+        room_s = (time_s - self.outside_s[rows]) / self.problem.straggler_factor
+        return np.asarray(room_s - self.hop_s[rows] * (self.pp[rows] - 1.0))
+
+    def micro(self, time_s: float, rows: NDArray[np.intp] | slice = slice(None)) -> Floats:
+        """Return the most micro-batches that a pipeline gets done in a step."""
+        room_s = self._room_s(time_s, rows)
+        n = self._micro(room_s, self.slowest_s[rows], rows)
+        if self.later.max(initial=1.0) > 1.0:
+            later = self.later[rows]
+            more = self._micro(room_s, self.later_s[rows], rows)
+            n = np.where(more >= later, more, np.minimum(n, later - 1.0))
+        batch = self.problem.global_batch
+        most = np.ceil(batch / (self.mbs[rows] * self.first[rows]))
+        return np.asarray(np.minimum(n, most))
+
+    def done(self, time_s: float, rows: NDArray[np.intp] | None = None) -> Floats:
+        """Return the most sequences that a pipeline gets done in a step."""
+        where = slice(None) if rows is None else rows
+        n = self.micro(time_s, where)
+        mine = np.flatnonzero(self.place[where] >= 0)
+        if len(mine):
+            n[mine] = self._exact_micro(time_s, mine if rows is None else rows[mine])
+        return np.asarray(n * self.mbs[where])
+
+    def _exact_micro(self, time_s: float, rows: NDArray[np.intp]) -> Floats:
+        """Return the same for rows whose slowest stage is known by class."""
+        table = np.array([self._exact[i] for i in self.place[rows].tolist()])
+        room_s, pp = self._room_s(time_s, rows), self.pp[rows]
+        best = np.zeros(len(rows))
+        starts = (*FLIGHTS, 0)
+        for k, start in enumerate(starts):
+            first = np.full(len(rows), float(start)) if start else pp
+            if k < len(FLIGHTS):
+                next_one = starts[k + 1] or np.inf
+                last = np.minimum(pp, next_one) - 1.0
+            else:
+                last = np.full(len(rows), np.inf)
+            n = np.minimum(self._micro(room_s, table[:, k], rows), last)
+            best = np.where((n >= first) & (last >= first), np.maximum(best, n), best)
+        batch = self.problem.global_batch
+        most = np.ceil(batch / (self.mbs[rows] * self.first[rows]))
+        return np.asarray(np.minimum(best, most))
+
+    def bound(self, rows: NDArray[np.intp]) -> int:
+        """Count whole layers and memory of some rows; return how many were not yet."""
+        rows = rows[~self.bounded[rows]]
+        if len(rows):
+            self.bounded[rows] = True
+            s, own = self.structures, self.structure[rows]
+            few, many, later = self._capacity.slowest_s(
+                s.parts[own], s.counts[own], self.range[rows]
+            )
+            self.slowest_s[rows] = np.maximum(self.slowest_s[rows], few)
+            self.later_s[rows] = np.maximum(self.slowest_s[rows], many)
+            self.later[rows] = later
+        return len(rows)
+
+    def whole_batch_s(self, rows: NDArray[np.intp] | None = None) -> Floats:
+        """Return the least step of plans of one kind, which does the whole batch."""
+        some = np.arange(len(self)) if rows is None else rows
+        n = self._alone_micro(some)
+        slowest_s = np.where(n >= self.later[some], self.later_s[some], self.slowest_s[some])
+        mine = np.flatnonzero(self.place[some] >= 0)
+        for i in mine.tolist():
+            known = self._exact[self.place[some[i]]]
+            slowest_s[i] = max(slowest_s[i], known[self._class(int(some[i]), int(n[i]))])
+        s, own = self.structures, self.structure[some]
+        total, slow, moved = s.total_s[own], s.slow_total_s[own], s.moved[own]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            later = np.maximum(slowest_s, np.where(moved > 0, (slow - total) / moved, 0.0))
+            near = (n - 1.0) * slowest_s + np.maximum(total, slow - moved * slowest_s)
+            far = (n - 1.0) * later + total
+        messages_s = self.hop_s[some] * (self.pp[some] - 1.0 + n - 1.0)
+        pipeline_s = np.where(np.isfinite(slowest_s), np.minimum(near, far), np.inf) + messages_s
+        return np.asarray(self.alone_s[some] + self.problem.straggler_factor * pipeline_s)
+
+    def _alone_micro(self, rows: NDArray[np.intp]) -> Floats:
+        batch = self.problem.global_batch
+        return np.asarray(np.ceil(batch / (self.mbs[rows] * self.last[rows])))
+
+    def refine_alone(self, row: int) -> bool:
+        """Make the slowest stage exact where a row does the whole batch; tell if it was not."""
+        return self._refine(row, int(self._alone_micro(np.array([row]))[0]))
+
+    def _class(self, row: int, n_micro: int) -> int:
+        """Return the class of `FLIGHTS` of some micro-batches, or the last: in all stages."""
+        is_few = n_micro < int(self.pp[row])
+        return sum(n_micro >= x for x in FLIGHTS) - 1 if is_few else len(FLIGHTS)
+
+    def refine(self, row: int, time_s: float) -> bool:
+        """Make the slowest stage exact for what a row gets done in a step; tell if it was not."""
+        n = int(self.done(time_s, np.array([row]))[0] / self.mbs[row])
+        return n > 0 and self._refine(row, n)
+
+    def _refine(self, row: int, n_micro: int) -> bool:
+        k, pp = self._class(row, n_micro), int(self.pp[row])
+        if self.place[row] < 0:
+            self.place[row] = len(self._exact)
+            known = np.full(len(FLIGHTS) + 1, self.slowest_s[row])
+            known[-1] = self.later_s[row]  # with micro-batches in all stages at once
+            self._exact.append(known)
+            self._is_exact.append(set())
+        known, classes = self._exact[self.place[row]], self._is_exact[self.place[row]]
+        if k in classes:
+            return False
+        classes.add(k)
+        flight = FLIGHTS[k] if k < len(FLIGHTS) else pp
+        pipeline = self.structures.pipeline(int(self.structure[row]))
+        exact = least_slowest_s(
+            self.problem, pipeline, int(self.last[row]), flight, float(known[k])
+        )
+        known[k:] = np.maximum(known[k:], exact)
+        return True
