@@ -28,6 +28,10 @@ LONGEST = 1.1
 """The longest of them, over the bound."""
 MOST_LOSS = 0.3
 """Of what the devices are worth, of columns that are looked at."""
+SLACK = (0.0, 0.03, 0.06, 0.1, 0.15, 0.3)
+"""Of the slowest stage, of splits that are offered of pipelines with few micro-batches."""
+FEW = 24
+"""Micro-batches below which that counts."""
 STEPS = 12
 """Lengths of the step that the master is asked for."""
 
@@ -147,6 +151,9 @@ def _offers(
         pipeline = columns.structures.pipeline(int(columns.structure[row]))
         first, last = int(columns.first[row]), int(columns.last[row])
         m = math.ceil(done[i] / pipeline.mbs)
-        for fill in best_fills(problem, pipeline, first, m, (0.0,))[:1]:
+        # With few micro-batches all stages count, with many the slowest alone.
+        fills = best_fills(problem, pipeline, first, m, SLACK if m < FEW else SLACK[:1])
+        if fills:
+            fill = min(fills, key=lambda x: (m - 1) * x.slowest_s + sum(x.times_s))
             offers.append(offer_of(problem, pipeline, fill, (first, last)))
     return offers
