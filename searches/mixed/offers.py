@@ -83,29 +83,31 @@ def offer_of(
     kind = PipelineKind(fill.stages, most, pipeline.mbs, 1, most * pipeline.mbs)
     one = price(MixedPlan((kind,), problem.zero), problem).kinds[0]
     factor = problem.straggler_factor
+    # The last stage to end with the exchange need not be the last without it.
+    alone_s = [x.sync_s + x.update_s for x in one.stages]
+    exchanges_s = least_exchanges_s(problem, pipeline, fill, most)
+    tail_s = max(x + share * y for x, y in zip(alone_s, exchanges_s, strict=True))
     return Offer(
         pipeline=pipeline,
         fill=fill,
         least=least,
         most=most,
         slowest_s=factor * one.compute_s,
-        outside_s=one.step_s
-        - factor * one.messages_s
-        + share * least_exchange_s(problem, pipeline, fill, most),
+        outside_s=one.step_s - factor * one.messages_s - max(alone_s) + tail_s,
         hop_s=factor * max(one.hops_s, default=0.0),
         most_micro=most_micro,
     )
 
 
-def least_exchange_s(
+def least_exchanges_s(
     problem: MixedProblem, pipeline: Pipeline, fill: Fill, n_pipelines: int
-) -> float:
-    """Return what an exchange with another kind takes at least: the shards over the NICs."""
-    start, least_s = 0, 0.0
+) -> list[float]:
+    """Return what an exchange with another kind takes each stage at least, by its NIC."""
+    start, least_s = 0, []
     for stage in fill.stages:
         table = table_of(problem, stage, pipeline.mbs)
         own = table.grad_bytes.of(start, start + stage.layers) / n_pipelines
-        least_s = max(least_s, own / problem.pools[stage.pool].nic_bytes_per_s)
+        least_s.append(own / problem.pools[stage.pool].nic_bytes_per_s)
         start += stage.layers
     return least_s
 

@@ -13,8 +13,6 @@ priced until none is left whose bound is below the best.
 import math
 from dataclasses import replace
 
-import numpy as np
-
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt, MixedAnswer, MixedOptions, Stop
 from searches.mixed.bound import least_step_s
@@ -22,7 +20,7 @@ from searches.mixed.columns import Columns
 from searches.mixed.fills import ways_of
 from searches.mixed.several import search_several
 from searches.mixed.single import search_single
-from searches.mixed.structures import Structures, fastest_way_s, structures_of
+from searches.mixed.structures import Structures, least_sequence_s, structures_of
 from searches.mixed.whole import every_fill, search_whole
 
 MOST_KINDS = 3
@@ -71,16 +69,18 @@ def _search(
     if not len(structures):
         return math.inf
     if (whole := every_fill(problem, structures)) is not None:
-        return search_whole(problem, whole, options, best, halt)
+        whole_s = search_whole(problem, whole, options, best, halt)
+        is_one_kind = options.is_uniform and options.is_bounded and options.most_kinds > 1
+        if whole_s > 0.0 and not is_one_kind:
+            return whole_s
     columns = Columns(problem, structures, options.most_kinds)
     if not len(columns):
         return math.inf
     single_s = search_single(problem, columns, options, best, halt)
     if options.most_kinds == 1 or (options.is_uniform and not options.is_bounded):
         return single_s
-    rates = fastest_way_s(problem, structures.ways)
-    sizes = np.array([pool.n_devices for pool in problem.pools])
-    fluid_s = problem.straggler_factor * problem.global_batch / float((sizes / rates).sum())
+    sequence_s = least_sequence_s(problem, structures.ways)
+    fluid_s = problem.straggler_factor * problem.global_batch * sequence_s
     high_s = best.step_s if best.step_s < math.inf else 64.0 * fluid_s
     columns.prune(high_s)
     several_s, dual = least_step_s(columns, fluid_s, high_s, halt)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem, StageTable
-from searches.mixed.fills import Pipeline, Way, layer_sum_s, layer_times_s
+from searches.mixed.fills import Pipeline, Way, layer_times_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -194,13 +194,20 @@ def structures_of(
     )
 
 
-def fastest_way_s(problem: MixedProblem, ways: Sequence[Way]) -> Floats:
-    """Return the least device seconds that a sequence takes on each pool, `(n_pools,)`.
+def least_sequence_s(problem: MixedProblem, ways: Sequence[Way]) -> float:
+    """Return the least seconds a sequence that all pools together take; infinite without ways.
 
-    Infinite for a pool without ways.
+    By weak duality, with N_k devices of a pool, r_kl the least device seconds of layer l on it and
+    any y_k >= 0 (here one over their sum): what a pool is slow at another may do.
+
+        seconds >= sum over layers of min_k ( y_k r_kl ) / sum_k N_k y_k
     """
-    result = np.full(len(problem.pools), np.inf)
+    least: dict[int, Floats] = {}
     for way in ways:
-        each = layer_sum_s(way.tables[0]) * way.n_devices / way.mbs
-        result[way.pool] = min(result[way.pool], each)
-    return result
+        each = layer_times_s(way.tables[0]) * way.n_devices / way.mbs
+        least[way.pool] = np.minimum(least.get(way.pool, np.inf), each)
+    if not least:
+        return float("inf")
+    worth = {k: 1.0 / max(float(each.sum()), 1e-30) for k, each in least.items()}
+    work = np.min([worth[k] * each for k, each in least.items()], axis=0).sum()
+    return float(work) / sum(problem.pools[k].n_devices * y for k, y in worth.items())

@@ -61,7 +61,10 @@ def search_whole(
     best: BestPlans,
     halt: Halt,
 ) -> float:
-    """Search a small problem whole; return the bound: the best step where it came to its end."""
+    """Search a small problem whole; return the bound: the best step where it came to its end.
+
+    0 where it did not. Of grids of ranks those of one kind alone are searched, and bounded.
+    """
     batch = problem.global_batch
     for x in offers:
         kind = pipelines_of(x.fill, x.pipeline, x.least, batch)

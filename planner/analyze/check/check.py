@@ -24,6 +24,7 @@ from planner.analyze.check.standing import stack_as_run, standing_of
 from planner.analyze.check.verdict import at_least_a_step, describe, judge
 from planner.analyze.joined.node_pools import node_list_of, node_pools, pool_names
 from planner.errors import InputProblem, PlannerError, SpecError, UsageError
+from planner.frameworks.launchers.node_types import NODE_LIST
 from planner.frameworks.registry import named_framework
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.nearest_layout import (
@@ -173,7 +174,7 @@ def _joined_run(
 ) -> "JoinedRun | None":
     """Return a run over several pools: on a cluster of several, with a list of its nodes.
 
-    None where one pool is named, or the nodes of one alone.
+    None where one pool is named. Raises `UsageError` for a list of nodes of one alone.
     """
     text = "" if request.pool else node_list_of(file, request.files)
     if not text:
@@ -190,7 +191,8 @@ def _joined_run(
     names = [pool.name for pool in merged.cluster.cluster.pools]
     pools = node_pools(text, pool_names(names, merged.merged))
     if len(set(pools)) == 1:
-        return None
+        text = f"{NODE_LIST} names nodes of pool {pools[0]} alone"
+        raise UsageError(text, option("pool", pools[0]) + ", or correct the list", "files")
     own = model_beside(request.model, overrides.model)
     path = file if isinstance(file, Content) else os.fspath(file)
     query = RunQuery(

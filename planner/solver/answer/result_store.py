@@ -4,7 +4,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,7 @@ def plan_of_result(data: Mapping[str, Any], which: str, source: str) -> Opened:
             "show, explain, trace, diff, replan, emit and place take it; others a plan such as 1",
             "plan",
         )
-    plan = pick_plan(data["plans"], which, source)
+    plan = pick_plan(data["plans"], which, source, _joined_names(data))
     inputs = data["inputs"]
     model, cluster = model_from_dict(inputs["model"]), cluster_from_dict(inputs["cluster"])
     cluster = cluster.pool(plan["pool"])
@@ -298,8 +298,19 @@ LEAST_ID = 4
 """Digits of an id that name a plan; fewer are ranks."""
 
 
-def pick_plan(plans: list[dict[str, Any]], which: str, source: str) -> dict[str, Any]:
-    """Return the plan of a rank or of an id (a unique beginning is enough)."""
+def _joined_names(data: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what the plans over several pools of a result are called."""
+    together = data.get("together")
+    return tuple(f"t{x.rank}" for x in Together.from_json(together).plans) if together else ()
+
+
+def pick_plan(
+    plans: list[dict[str, Any]], which: str, source: str, others: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return the plan of a rank or of an id (a unique beginning is enough).
+
+    `others` are what an error names besides: plans over several pools.
+    """
     if not plans:
         fix = "nothing fitted; planner solve says why"
         raise UsageError(f"{source} holds no plans", fix, "result")
@@ -308,7 +319,8 @@ def pick_plan(plans: list[dict[str, Any]], which: str, source: str) -> dict[str,
     else:
         results = [plan for plan in plans if which and plan["plan_id"].startswith(which)]
     if len(results) != 1:
-        choices = ", ".join(f"{plan['rank']} {plan['plan_id']}" for plan in plans[:5])
+        known = (f"{plan['rank']} {plan['plan_id']}" for plan in plans[:5])
+        choices = ", ".join((*known, *others))
         problem = "several plans" if results else "no plan"
         raise UsageError(f"{problem} {which!r} in {source}", f"ranks and ids: {choices}", "plan")
     return results[0]

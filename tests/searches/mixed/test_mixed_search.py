@@ -1,20 +1,23 @@
 """Plans over several pools against every plan of small random jobs, and what must never happen."""
 
 import math
+import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import fits, price
-from costmodels.mixed.tables import LinkFacts, MixedProblem
-from searches.mixed.answer import BestPlans, Halt, MixedAnswer, MixedOptions
+from costmodels.mixed.tables import LinkFacts, MixedProblem, Prefix
+from searches.mixed.answer import BestPlans, Halt, MixedAnswer, MixedOptions, pipelines_of
 from searches.mixed.bound import least_step_s
 from searches.mixed.columns import Columns
 from searches.mixed.fills import ways_of
 from searches.mixed.search import search_mixed, without_pool
 from searches.mixed.single import search_single
-from searches.mixed.structures import structures_of
+from searches.mixed.structures import least_sequence_s, structures_of
+from searches.mixed.whole import every_fill
 from tests.searches.mixed.instances import every_plan, random_problem
 
 TWO = MixedOptions(most_kinds=2)
@@ -160,3 +163,71 @@ def test_the_bound_of_large_problems_is_below_every_plan(seed):
 def test_the_bound_of_large_problems_is_below_every_plan_of_200(start):
     for seed in range(start, min(200, start + 16)):
         _check_bounds(seed)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 12])
+def test_the_bound_of_grids_is_below_grids_over_several_pools(seed):
+    problem = random_problem(seed)
+    steps = [
+        priced.step_s
+        for plan in every_plan(problem, 2)
+        if plan.is_uniform and fits(plan, problem, priced := price(plan, problem))
+    ]
+    answer = search_mixed(problem, replace(TWO, is_uniform=True))
+    assert answer.bound_s <= min(steps) * (1.0 + 1e-9)
+
+
+def _with_layers(problem: MixedProblem, weights: list[list[float]]) -> MixedProblem:
+    """Return a job whose layers take some times as long, by pool and layer."""
+
+    def scaled(prefix: Prefix, pool: int) -> Prefix:
+        each = np.diff(prefix.layers) * weights[pool]
+        return replace(prefix, layers=np.concatenate([[0.0], np.cumsum(each)]))
+
+    tables = (
+        replace(
+            x,
+            forward_s=scaled(x.forward_s, x.pool),
+            backward_s=scaled(x.backward_s, x.pool),
+            grad_bytes=scaled(x.grad_bytes, 0),
+        )
+        for x in problem.tables
+    )
+    return replace(problem, tables=tuple(tables))
+
+
+@pytest.mark.parametrize("seed", [3, 4, 7])
+def test_offers_are_no_slower_than_their_plans(seed):
+    problem = random_problem(seed)
+    chance = random.Random(seed)
+    weights = [[chance.choice([0.2, 4.0]) for _ in range(problem.n_layers)] for _ in range(2)]
+    problem = _with_layers(problem, weights)
+    nics = (0.05, 3.0)
+    pools = (replace(x, nic_bytes_per_s=y) for x, y in zip(problem.pools, nics, strict=True))
+    problem = replace(problem, pools=tuple(pools))
+    offers = every_fill(problem, structures_of(problem, ways_of(problem), 2))
+    assert offers
+    for x, y in zip(offers, offers[1:] + offers[:1], strict=True):
+        kinds = [
+            pipelines_of(z.fill, z.pipeline, z.least, z.least * z.pipeline.mbs) for z in (x, y)
+        ]
+        priced = price(MixedPlan(tuple(kinds), problem.zero), problem)
+        assert x.step_s(1) <= priced.kinds[0].step_s * (1.0 + 1e-9)
+
+
+def test_pools_that_suit_other_layers_are_faster_together_than_their_rates():
+    problem = next(x for x in map(random_problem, range(100)) if x.n_layers == 2)
+    tables = tuple(
+        replace(
+            x,
+            forward_s=Prefix(np.array([0.0, first, 4.0]), 0.0, 0.0),
+            backward_s=Prefix(np.zeros(3), 0.0, 0.0),
+        )
+        for x in problem.tables
+        if (x.tp, x.mbs, x.recompute) == (1, 1, "none")
+        for first in [(1.0, 3.0)[x.pool]]
+    )
+    pools = tuple(replace(x, n_devices=1) for x in problem.pools)
+    problem = replace(problem, tables=tables, pools=pools)
+    # Each pool runs the layer that it does in 1 s: a sequence a second, not one in 2 s.
+    assert least_sequence_s(problem, ways_of(problem)) == pytest.approx(1.0)

@@ -11,7 +11,7 @@ from planner.analyze.joined.node_pools import node_pools
 from planner.analyze.joined_files import joined_files, layout_of, rank_pools
 from planner.errors import UsageError
 from planner.render.document import text_of
-from planner.solver.answer.result_store import joined_plan_of
+from planner.solver.answer.result_store import joined_plan_of, plan_of_result
 from planner.solver.together.opened import mixed_plan
 from planner.specs.inputs import Content
 from planner.specs.loader import model_from_dict
@@ -131,9 +131,8 @@ def test_an_empty_list_names_no_node():
 
 def test_without_a_list_a_pool_has_to_be_named(written):
     script = Content(written[0][1]["megatron.sh"], "megatron.sh")
-    for files in ({}, {"nodes.txt": "0 new\n1 new\n"}):
-        with pytest.raises(UsageError, match="has 2 pools"):
-            planner.check(script, CLUSTER, files=files)
+    with pytest.raises(UsageError, match="has 2 pools"):
+        planner.check(script, CLUSTER, files={})
     one = planner.check(script, CLUSTER, files={"nodes.txt": "0 new\n1 old\n"}, pool="new")
     assert one.plan is not None
 
@@ -164,3 +163,15 @@ def test_it_is_read_beside_the_script_and_through_the_service(written, tmp_path)
     assert json.loads(json.dumps(report.to_json()["together"])) == answer["together"]
     assert "slowest stage:" in answer["text"]
     assert report._repr_html_()
+
+
+def test_a_list_of_one_pool_says_to_name_it(written):
+    _, files = written[0]
+    nodes = files["nodes.txt"].replace(" new", " old").replace(" n01", " o01")
+    with pytest.raises(UsageError, match="nodes of pool old alone"):
+        checked(files, nodes=nodes)
+
+
+def test_a_plan_that_is_not_there_is_told_the_names_of_those_over_several_pools(data):
+    with pytest.raises(UsageError, match="ranks and ids: .*t1"):
+        plan_of_result(data, "t99", "result.json")
