@@ -173,5 +173,5 @@ def test_a_list_of_one_pool_says_to_name_it(written):
 
 
 def test_a_plan_that_is_not_there_is_told_the_names_of_those_over_several_pools(data):
-    with pytest.raises(UsageError, match="ranks and ids: .*t1"):
+    with pytest.raises(UsageError, match=r"ranks and ids: .*t1"):
         plan_of_result(data, "t99", "result.json")

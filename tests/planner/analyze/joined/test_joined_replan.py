@@ -9,7 +9,7 @@ import planner
 from costmodels.mixed.prices import fits
 from planner.analyze.joined.fewer import with_fewer_pipelines
 from planner.analyze.joined.nodes import lost_nodes, lost_texts
-from planner.analyze.joined.replan import replan_joined
+from planner.analyze.joined.replan import best_of, passed_over, replan_joined
 from planner.cli.commands.plans import ReplanArguments, run_replan
 from planner.errors import UsageError
 from planner.render.document import text_of
@@ -74,6 +74,20 @@ def test_the_best_plan_may_use_several_pools_again(opened):
     assert found.best.plan_id == fresh.together.plans[0].plan_id
     assert set(found.best.devices) == {"new", "old"}
     assert found.best.name == "plan t1"
+
+
+def test_a_plan_that_runs_is_replaced_by_one_that_runs(opened):
+    result = replan_joined(opened, RUN, lost=("n2",)).result
+    first, *others = result.together.plans
+    plans = (replace(first, runs_on=()), *others)
+    told = replace(result, together=replace(result.together, plans=plans))
+    assert best_of(told, "step_time", runs=False) == plans[0]
+    found = best_of(told, "step_time", runs=True)
+    assert found in (*others, result.plans[0])
+    assert found.runs_on
+    assert found.step_time_s > first.step_time_s
+    assert "no framework has what it takes" in passed_over(told, found)[0]
+    assert not passed_over(result, found)
 
 
 def test_the_old_layout_goes_on_with_fewer_pipelines(opened, moved):
