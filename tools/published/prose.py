@@ -28,7 +28,8 @@ All experiments that pretrain with Megatron-LM on the newest part
 (`examples/megatron/configs/MI355X/*-pretrain.yaml`). `${NAME:default}` is taken at its default, so
 Kimi K2 in FP8 and Llama 4 stand with the pipeline of 1 that they write, in which they fit on no
 number of devices (Llama 4 Scout misses by a tenth). Primus's DeepEP is priced with the buffers of
-NVIDIA's kernels. Layers that DeepSeek-V3 names one by one for recomputation are spread over the stages.
+NVIDIA's kernels. Layers that DeepSeek-V3 names one by one for recomputation are spread over the
+stages.
 """,
     "MindSpeed-LLM": """
 All scripts of `examples/mcore` that pretrain, on `NNODES` times `NPUS_PER_NODE` devices: 16 a node
@@ -42,8 +43,7 @@ larger batches.
 All recipes that start MaxText. Those of Trillium name an entry of MaxText's
 `benchmarks/maxtext_trillium_model_configs.py` and are read as the command that it stands for.
 Ironwood's link to its host is not published: what they keep there is priced at half of the link of
-a v6e. `output_dir` is refused by
-MaxText's own parser too ([MaxText](maxtext.md)).
+a v6e. `output_dir` is refused by MaxText's own parser too ([MaxText](maxtext.md)).
 
 **That recipes do not fit is more probably our error than theirs.** libtpu 0.0.46 compiled two
 programs for eight v6e (`compiled.memory_analysis()`, nothing ran). The head with MaxText's
