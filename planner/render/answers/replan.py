@@ -1,21 +1,28 @@
 """What to do with a running plan on other nodes: move or carry on, and what each costs."""
 
+from typing import TYPE_CHECKING
+
 from planner.analyze.replan.replan import Move, Replan
 from planner.documents import Blank, Grid, GridSpacing, Paragraph, Part
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.answer.result import Plan
 from planner.units import GIB, format_time
 
+if TYPE_CHECKING:
+    from planner.analyze.joined.replan import JoinedReplan
+    from planner.solver.together.records import JoinedPlan
+
 
 def replan_document(replan: Replan) -> list[Part]:
     """Return the verdict, the plans beside each other, and what moving takes."""
     old, best, carry_on = replan.old, replan.best, replan.carry_on
+    best_name = f"plan {best.plan_id}" if best else ""
     nodes = f"{replan.n_nodes[0]} -> {replan.n_nodes[1]}: {_node_changes(replan)}"
     parts: list[Part] = [
         Paragraph(shown_layout(old.layout), label=f"plan {old.plan_id}:", indent=4),
         Paragraph(nodes, label="nodes", indent=4),
         Blank(),
-        Paragraph(_verdict(replan)),
+        Paragraph(verdict_text(replan, best_name, carry_on.plan)),
         Blank(),
         _plan_grid(replan),
     ]
@@ -42,20 +49,25 @@ def _node_changes(replan: Replan) -> str:
     return ", ".join(changes)
 
 
-def _verdict(replan: Replan) -> str:
-    best, running, after_s = replan.best, replan.carry_on.plan, replan.break_even_s
+def verdict_text(
+    replan: "Replan | JoinedReplan", best: str, running: "Plan | JoinedPlan | None"
+) -> str:
+    """Return what to do, in a sentence.
+
+    `best` names the best plan on the nodes that are left, `running` is the old layout on them.
+    """
     stopped = f" (the search was stopped: {replan.result.stopped})" * bool(replan.result.stopped)
+    after_s = replan.break_even_s
     if replan.verdict == "nothing fits":
         return "nothing fits on these nodes: planner solve says why"
-    if replan.verdict == "carry on" or best is None:
+    if replan.verdict == "carry on" or replan.best is None:
         return f"carry on with the old layout: no plan is faster{stopped}"
     if running is None or after_s is None:
-        return f"move to plan {best.plan_id}: the old layout cannot go on{stopped}"
-    gain = best.tokens_per_s / running.tokens_per_s - 1.0
+        return f"move to {best}: the old layout cannot go on{stopped}"
+    gain = replan.best.tokens_per_s / running.tokens_per_s - 1.0
     return (
-        f"move to plan {best.plan_id}: {gain:.1%} more tokens a second than the old layout on"
-        f" these nodes; it pays where the run goes on for more than {format_time(after_s, 1)}"
-        f"{stopped}"
+        f"move to {best}: {gain:.1%} more tokens a second than the old layout on these nodes;"
+        f" it pays where the run goes on for more than {format_time(after_s, 1)}{stopped}"
     )
 
 

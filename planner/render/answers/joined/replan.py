@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from planner.analyze.joined.comparison import Side
 from planner.analyze.joined.replan import JoinedReplan
 from planner.documents import Blank, Grid, Paragraph, Part
+from planner.render.answers.replan import verdict_text
 from planner.render.answers.together import plan_words
 from planner.solver.together.records import JoinedPlan
 from planner.units import format_time
@@ -18,11 +19,12 @@ def joined_replan_document(replan: JoinedReplan) -> list[Part]:
     )
     names = replan.lost.names
     lost = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    best_name = replan.best.name if replan.best else ""
     parts: list[Part] = [
         Paragraph(plan_words(replan.old), label=f"plan {replan.old.plan_id}:", indent=4),
         Paragraph(f"{nodes}: {len(names)} lost ({lost})", label="nodes", indent=4),
         Blank(),
-        Paragraph(_verdict(replan), strong=True),
+        Paragraph(verdict_text(replan, best_name, replan.carry_on), strong=True),
         Blank(),
         _plan_grid(replan),
     ]
@@ -39,22 +41,6 @@ def joined_replan_document(replan: JoinedReplan) -> list[Part]:
     parts += [Blank(), Paragraph(text, label="moving:", indent=4)]
     notes = (*replan.notes, *replan.result.notes)
     return parts + [Paragraph(note, label="note:", indent=4) for note in notes]
-
-
-def _verdict(replan: JoinedReplan) -> str:
-    stopped = f" (the search was stopped: {replan.result.stopped})" * bool(replan.result.stopped)
-    best, carried, after_s = replan.best, replan.carry_on, replan.break_even_s
-    if replan.verdict == "nothing fits":
-        return "nothing fits on these nodes: planner solve says why"
-    if best is None or replan.verdict == "carry on":
-        return f"carry on with the old layout: no plan is faster{stopped}"
-    if carried is None or after_s is None:
-        return f"move to {best.name}: the old layout cannot go on{stopped}"
-    gain = best.tokens_per_s / carried.tokens_per_s - 1.0
-    return (
-        f"move to {best.name}: {gain:.1%} more tokens a second than the old layout on these nodes;"
-        f" it pays where the run goes on for more than {format_time(after_s, 1)}{stopped}"
-    )
 
 
 def _plan_grid(replan: JoinedReplan) -> Grid:
