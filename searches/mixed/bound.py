@@ -26,12 +26,16 @@ ROUNDS = 60
 """Of added rows in one linear program, at most."""
 PASSES = 80
 """Over all columns, at most: the bound of the last is valid."""
+FEW_PASSES = 4
+"""Over all columns for the prices of one step."""
 REFINED = 3000
 """Columns that are made exact, at most."""
 TOLERANCE = 2e-4
 """Of the bound, relative."""
 ADDED = 192
 """Columns that are added at once."""
+LOOKED_AT = 2048
+"""Columns of which cuts are looked at together."""
 MARGIN = 1e-9
 """By how much rows may be violated, relative: rounding of the solver."""
 
@@ -86,7 +90,7 @@ def dual_of(devices: Floats, done: Floats, sizes: Floats) -> Dual:
     return Dual(float(sizes @ values), values)
 
 
-class _Bound:
+class Bound:
     """The search for the longest step in which the pools do not get the batch done."""
 
     def __init__(self, columns: Columns, halt: Halt) -> None:
@@ -99,6 +103,17 @@ class _Bound:
         """Return the prices over the active columns."""
         rows, columns = self.active, self.columns
         return dual_of(columns.devices(rows), columns.done(time_s, rows), columns.sizes)
+
+    def full_dual(self, time_s: float) -> Dual:
+        """Return the prices over all columns, as far as a few passes find them."""
+        dual = self.dual(time_s)
+        for _ in range(FEW_PASSES):
+            rows = self.beaten(time_s, dual.prices)[0]
+            if not len(rows) or self.halt():
+                break
+            self.add(rows[:ADDED])
+            dual = self.dual(time_s)
+        return dual
 
     def add(self, rows: Rows) -> None:
         """Make some columns active."""
@@ -115,16 +130,34 @@ class _Bound:
                 changed = True
         return changed
 
-    def beaten(self, time_s: float, prices: Floats, at_least: float = 1.0) -> tuple[Rows, Floats]:
+    def beaten(self, time_s: float, prices: Floats) -> tuple[Rows, Floats]:
         """Return the columns that are worth more than their prices, the most so first."""
         columns = self.columns
+        worth = np.maximum(columns.worth(prices), 1e-300)
         while True:
-            done = columns.done(time_s)
-            ratio = done / np.maximum(columns.worth(prices), 1e-300)
-            rows = np.flatnonzero((ratio > at_least * (1.0 + MARGIN)) & (done > 0))
+            rows = np.flatnonzero(columns.most_done(time_s) > worth * (1.0 + MARGIN))
             if not columns.bound(rows):
-                order = np.argsort(-ratio[rows], kind="stable")
-                return rows[order], ratio[rows[order]]
+                break
+        done = columns.done(time_s, rows)
+        ratio = done / worth[rows]
+        kept = np.flatnonzero((ratio > 1.0 + MARGIN) & (done > 0))
+        order = kept[np.argsort(-ratio[kept], kind="stable")]
+        return rows[order], ratio[order]
+
+    def most_ratio(self, time_s: float, prices: Floats) -> float:
+        """Return the most that any column is worth over its prices."""
+        columns = self.columns
+        rough = columns.most_done(time_s) / np.maximum(columns.worth(prices), 1e-300)
+        order = np.argsort(-rough, kind="stable")
+        most = 0.0
+        for i in range(0, len(order), LOOKED_AT):
+            rows = order[i : i + LOOKED_AT]
+            if rough[rows[0]] <= most:
+                break
+            columns.bound(rows)
+            worth = np.maximum(columns.worth(prices, rows), 1e-300)
+            most = max(most, float((columns.done(time_s, rows) / worth).max()))
+        return most
 
     def longest_s(self, low_s: float, near_s: float, high_s: float) -> tuple[float, float]:
         """Return steps in which the active columns just do not, and just do, the whole batch.
@@ -156,18 +189,19 @@ class _Bound:
         return low_s, high_s
 
 
-def least_step_s(columns: Columns, low_s: float, high_s: float, halt: Halt) -> tuple[float, Dual]:
-    """Return a step that no plan is shorter than, and the dual just above it.
+def least_step_s(columns: Columns, low_s: float, high_s: float, halt: Halt) -> tuple[float, Bound]:
+    """Return a step that no plan is shorter than, and what it was found by.
 
     `low_s` is such a step already; longer ones than `high_s` are of no interest.
     """
-    search = _Bound(columns, halt)
+    search = Bound(columns, halt)
     proven_s, near_s = low_s, low_s
     n = len(columns.sizes)
     prices = np.append(1.0 / np.maximum(columns.sizes[:-1], 1.0), 0.0)
     if not len(columns) or halt():
-        return (low_s if len(columns) else high_s), Dual(0.0, np.zeros(n))
-    search.add(search.beaten(high_s, prices, 0.0)[0][: 4 * n])
+        return (low_s if len(columns) else high_s), search
+    worth = columns.most_done(high_s) / np.maximum(columns.worth(prices), 1e-300)
+    search.add(_first(-worth, 4 * n))
     dual = search.dual(near_s)
     for _ in range(PASSES):
         if halt():
@@ -190,23 +224,22 @@ def least_step_s(columns: Columns, low_s: float, high_s: float, halt: Halt) -> t
             break
     if near_s > proven_s * (1.0 + TOLERANCE):
         proven_s = _with_prices(search, dual.prices, proven_s, near_s)
-    return proven_s, dual
+    return proven_s, search
 
 
-def _tight(search: _Bound, dual: Dual, time_s: float) -> Rows:
+def _tight(search: Bound, dual: Dual, time_s: float) -> Rows:
     """Return the active columns that decide at some prices."""
     rows, columns = search.active, search.columns
     done = columns.done(time_s, rows)
     return rows[(columns.worth(dual.prices, rows) <= done * (1.0 + 1e-6)) & (done > 0)]
 
 
-def _with_prices(search: _Bound, prices: Floats, low_s: float, high_s: float) -> float:
+def _with_prices(search: Bound, prices: Floats, low_s: float, high_s: float) -> float:
     """Return a step that prices prove, between one that is proven and one that is not."""
     value = float(search.columns.sizes @ prices)
     while high_s > low_s * (1.0 + 5.0 * TOLERANCE):
         middle_s = 0.5 * (low_s + high_s)
-        ratios = search.beaten(middle_s, prices, 0.0)[1]
-        if not len(ratios) or value * max(1e-300, ratios[0]) < search.target:
+        if value * search.most_ratio(middle_s, prices) < search.target:
             low_s = middle_s
         else:
             high_s = middle_s

@@ -10,11 +10,14 @@ when it decides: by rates alone (`structures`), by whole layers and memory (`cap
 exactly (`fills`), there by micro-batches in flight.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.capacity import Capacity
+from searches.mixed.cuts import Cuts, Rows, joined
 from searches.mixed.fills import least_slowest_s
 from searches.mixed.structures import ROUNDING, Structures
 from searches.mixed.tails import least_tail_s
@@ -27,8 +30,8 @@ FLIGHTS = (1, 2, 3, 5, 9, 17, 33)
 
 
 _BY_ROW = (
-    *("structure", "range", "first", "last", "kinds", "mbs", "pp", "slowest_s", "later_s"),
-    *("later", "alone_s", "outside_s", "hop_s", "bounded", "place"),
+    *("structure", "range", "first", "last", "kinds", "mbs", "pp", "slowest_s"),
+    *("alone_s", "outside_s", "hop_s", "cut_alone", "cut", "place"),
 )
 
 
@@ -69,6 +72,77 @@ def _least_hop_s(problem: MixedProblem, structures: Structures, first: Ints, row
     return hop
 
 
+@dataclass(frozen=True, slots=True)
+class _Points:
+    """What is known of the cuts of some rows: slowest stage and all else, `(n, n_points)`."""
+
+    later: Ints
+    """Micro-batches from which on the second holds, `(n,)`."""
+    few: tuple[Floats, Floats]
+    many: tuple[Floats, Floats]
+
+    @staticmethod
+    def none() -> "_Points":
+        """Return those of no rows."""
+        nothing = np.zeros((0, 1))
+        return _Points(np.zeros(0, dtype=np.int64), (nothing, nothing), (nothing, nothing))
+
+    def __len__(self) -> int:
+        return len(self.later)
+
+    def of(self, places: Ints) -> "_Points":
+        """Return those of some places."""
+        few, many = (tuple(x[places] for x in pair) for pair in (self.few, self.many))
+        return _Points(self.later[places], (few[0], few[1]), (many[0], many[1]))
+
+    def with_more(self, other: "_Points") -> "_Points":
+        """Return these, then others."""
+        width = max(x[0].shape[1] for x in (self.few, self.many, other.few, other.many))
+        few = [joined(x, y, width) for x, y in zip(self.few, other.few, strict=True)]
+        many = [joined(x, y, width) for x, y in zip(self.many, other.many, strict=True)]
+        later = np.concatenate([self.later, other.later])
+        return _Points(later, (few[0], few[1]), (many[0], many[1]))
+
+    def least(self, n_micro: Floats) -> tuple[Floats, Floats]:
+        """Return the points that hold with some micro-batches, `(n,)`."""
+        later = (n_micro >= self.later)[:, None]
+        both = [np.where(later, x, y) for x, y in zip(self.many, self.few, strict=True)]
+        return both[0], both[1]
+
+
+def _most_micro(
+    points: tuple[Floats, Floats], room_s: Floats, hop_s: Floats, floor_s: Floats | float
+) -> Floats:
+    """Return the most micro-batches of any cut, `(n,)`; `floor_s` bounds the slowest stage."""
+    slowest_s, other_s = points
+    with np.errstate(invalid="ignore"):
+        n = (room_s[:, None] - other_s) / (np.maximum(slowest_s, floor_s) + hop_s[:, None])
+    n = np.where(np.isfinite(slowest_s), n, -1.0).max(axis=1)
+    return np.asarray(np.maximum(0.0, np.floor(n + ROUNDING) + 1.0))
+
+
+def _by_class(
+    points: _Points, known: Floats, room: tuple[Floats, Floats], pp: Floats
+) -> Floats:
+    """Return the most micro-batches where the slowest stage is known by those in flight."""
+    best = np.zeros(len(pp))
+    starts = (*FLIGHTS, 0)
+    for k, start in enumerate(starts):
+        first = np.full(len(pp), float(start)) if start else pp
+        last = np.full(len(pp), np.inf)
+        if start:
+            last = np.minimum(pp, starts[k + 1] or np.inf) - 1.0
+        possible = np.flatnonzero(last >= first)
+        if not len(possible):
+            continue
+        own = points.of(possible)
+        cuts = own.least(first[possible])
+        n = _most_micro(cuts, *(x[possible] for x in room), known[possible, k, None])
+        n = np.minimum(n, last[possible])
+        best[possible] = np.where(n >= first[possible], np.maximum(best[possible], n), best[possible])
+    return best
+
+
 class Columns:
     """Columns of the bound, `(n,)` each; `rows` are positions among them."""
 
@@ -98,22 +172,22 @@ class Columns:
         self.sizes = np.append(sizes, float(most_kinds))
         self.mbs, self.pp = s.mbs[self.structure], s.pp[self.structure].astype(np.float64)
         self.slowest_s = s.slowest_s[self.structure]
-        self.later_s = self.slowest_s.copy()
-        """Of the slowest stage, from `later` micro-batches on."""
-        self.later = np.ones(len(self.structure))
         self.alone_s = problem.fixed_s + self._tail_s(is_several=False)
         """What a step takes besides the pipeline, with one kind."""
         self.outside_s = problem.fixed_s + self._tail_s(is_several=True)
         """The same with several."""
         hop = _least_hop_s(problem, s, self.first.astype(np.int64), self.structure)
         self.hop_s = 2.0 * (self.pp - 1.0) / self.pp * hop
-        self.bounded = np.zeros(len(self.structure), dtype=bool)
-        """Whether whole layers and memory are counted."""
+        counts = sorted({*np.unique(s.counts).tolist()} - {0})
+        capacity = Capacity(problem, ways, self.ranges, int(s.pp.max()))
+        self._cuts = Cuts(problem, ways, self.ranges, capacity, counts)
+        self._points = {x: _Points.none() for x in (False, True)}
+        self.cut_alone, self.cut = (np.full(len(self.structure), -1) for _ in range(2))
+        """Of rows whose cuts are known, with one kind and with several: their place."""
         self.place = np.full(len(self.structure), -1)
         """Of rows whose slowest stage is known exactly: their place among those."""
-        self._exact: list[Floats] = []
+        self._exact = np.zeros((0, len(FLIGHTS) + 1))
         self._is_exact: list[set[int]] = []
-        self._capacity = Capacity(problem, ways, self.ranges, int(s.pp.max()))
 
     def _tail_s(self, is_several: bool) -> Floats:
         """Return `least_tail_s` of each row: of the part where it is least."""
@@ -166,68 +240,65 @@ class Columns:
 
     def micro(self, time_s: float, rows: NDArray[np.intp] | slice = slice(None)) -> Floats:
         """Return the most micro-batches that a pipeline gets done in a step."""
-        room_s = self._room_s(time_s, rows)
-        n = self._micro(room_s, self.slowest_s[rows], rows)
-        if self.later.max(initial=1.0) > 1.0:
-            later = self.later[rows]
-            more = self._micro(room_s, self.later_s[rows], rows)
-            n = np.where(more >= later, more, np.minimum(n, later - 1.0))
+        n = self._micro(self._room_s(time_s, rows), self.slowest_s[rows], rows)
         batch = self.problem.global_batch
         most = np.ceil(batch / (self.mbs[rows] * self.first[rows]))
         return np.asarray(np.minimum(n, most))
 
-    def done(self, time_s: float, rows: NDArray[np.intp] | None = None) -> Floats:
-        """Return the most sequences that a pipeline gets done in a step."""
-        where = slice(None) if rows is None else rows
-        n = self.micro(time_s, where)
-        mine = np.flatnonzero(self.place[where] >= 0)
+    def most_done(self, time_s: float) -> Floats:
+        """Return an upper bound of `done` of all rows, without a look at their cuts."""
+        return np.asarray(self.micro(time_s) * self.mbs)
+
+    def done(self, time_s: float, rows: NDArray[np.intp]) -> Floats:
+        """Return the most sequences that a pipeline of each row gets done in a step."""
+        n = self.micro(time_s, rows)
+        mine = np.flatnonzero((self.cut[rows] >= 0) & (n > 0))
         if len(mine):
-            n[mine] = self._exact_micro(time_s, mine if rows is None else rows[mine])
-        return np.asarray(n * self.mbs[where])
+            n[mine] = np.minimum(n[mine], self._cut_micro(time_s, rows[mine]))
+        return np.asarray(n * self.mbs[rows])
 
-    def _exact_micro(self, time_s: float, rows: NDArray[np.intp]) -> Floats:
-        """Return the same for rows whose slowest stage is known by class."""
-        table = np.array([self._exact[i] for i in self.place[rows].tolist()])
-        room_s, pp = self._room_s(time_s, rows), self.pp[rows]
-        best = np.zeros(len(rows))
-        starts = (*FLIGHTS, 0)
-        for k, start in enumerate(starts):
-            first = np.full(len(rows), float(start)) if start else pp
-            if k < len(FLIGHTS):
-                next_one = starts[k + 1] or np.inf
-                last = np.minimum(pp, next_one) - 1.0
-            else:
-                last = np.full(len(rows), np.inf)
-            n = np.minimum(self._micro(room_s, table[:, k], rows), last)
-            best = np.where((n >= first) & (last >= first), np.maximum(best, n), best)
-        batch = self.problem.global_batch
-        most = np.ceil(batch / (self.mbs[rows] * self.first[rows]))
-        return np.asarray(np.minimum(best, most))
+    def _cut_micro(self, time_s: float, rows: NDArray[np.intp]) -> Floats:
+        """Return the most micro-batches of rows whose cuts are known."""
+        points, pp = self._points[True].of(self.cut[rows]), self.pp[rows]
+        hop_s = self.hop_s[rows]
+        room_s = (time_s - self.problem.fixed_s) / self.problem.straggler_factor
+        room_s = room_s - hop_s * (pp - 1.0)
+        few = _most_micro(points.few, room_s, hop_s, 0.0)
+        many = _most_micro(points.many, room_s, hop_s, 0.0)
+        best = np.where(many >= points.later, many, np.minimum(few, points.later - 1.0))
+        mine = np.flatnonzero(self.place[rows] >= 0)
+        if len(mine):
+            some, known = points.of(mine), self._exact[self.place[rows[mine]]]
+            best[mine] = _by_class(some, known, (room_s[mine], hop_s[mine]), pp[mine])
+        return best
 
-    def bound(self, rows: NDArray[np.intp]) -> int:
-        """Count whole layers and memory of some rows; return how many were not yet."""
-        rows = rows[~self.bounded[rows]]
+    def bound(self, rows: NDArray[np.intp], is_several: bool = True) -> int:
+        """Look at the cuts of some rows; return how many were not known yet."""
+        places = self.cut if is_several else self.cut_alone
+        s = self.structures
+        rows = rows[(places[rows] < 0) & (s.counts[self.structure[rows], 2:].sum(axis=1) == 0)]
         if len(rows):
-            self.bounded[rows] = True
-            s, own = self.structures, self.structure[rows]
-            few, many, later = self._capacity.slowest_s(
-                s.parts[own], s.counts[own], self.range[rows]
+            own, known = self.structure[rows], self._points[is_several]
+            both = s.parts.shape[1] > 1
+            first, n_first = s.parts[own, 0], s.counts[own, 0]
+            last = s.parts[own, 1] if both else first
+            n_last = s.counts[own, 1] if both else np.zeros_like(n_first)
+            own_rows = Rows(first, n_first, last, n_last, self.range[rows])
+            points = _Points(
+                n_last + 1,
+                self._cuts.points(own_rows, np.ones_like(n_last), is_several),
+                self._cuts.points(own_rows, n_last + 1, is_several),
             )
-            self.slowest_s[rows] = np.maximum(self.slowest_s[rows], few)
-            self.later_s[rows] = np.maximum(self.slowest_s[rows], many)
-            self.later[rows] = later
+            places[rows] = np.arange(len(known), len(known) + len(rows))
+            self._points[is_several] = known.with_more(points)
+            self.slowest_s[rows] = np.maximum(self.slowest_s[rows], points.few[0][:, 0])
         return len(rows)
 
     def whole_batch_s(self, rows: NDArray[np.intp] | None = None) -> Floats:
         """Return the least step of plans of one kind, which does the whole batch."""
         some = np.arange(len(self)) if rows is None else rows
         n = self._alone_micro(some)
-        slowest_s = np.where(n >= self.later[some], self.later_s[some], self.slowest_s[some])
-        mine = np.flatnonzero(self.place[some] >= 0)
-        for i in mine.tolist():
-            known = self._exact[self.place[some[i]]]
-            slowest_s[i] = max(slowest_s[i], known[self._class(int(some[i]), int(n[i]))])
-        s, own = self.structures, self.structure[some]
+        s, own, slowest_s = self.structures, self.structure[some], self.slowest_s[some]
         total, slow, moved = s.total_s[own], s.slow_total_s[own], s.moved[own]
         with np.errstate(divide="ignore", invalid="ignore"):
             later = np.maximum(slowest_s, np.where(moved > 0, (slow - total) / moved, 0.0))
@@ -235,7 +306,21 @@ class Columns:
             far = (n - 1.0) * later + total
         messages_s = self.hop_s[some] * (self.pp[some] - 1.0 + n - 1.0)
         pipeline_s = np.where(np.isfinite(slowest_s), np.minimum(near, far), np.inf) + messages_s
-        return np.asarray(self.alone_s[some] + self.problem.straggler_factor * pipeline_s)
+        least_s = self.alone_s[some] + self.problem.straggler_factor * pipeline_s
+        mine = np.flatnonzero(self.cut_alone[some] >= 0)
+        if len(mine):
+            points = self._points[False].of(self.cut_alone[some[mine]])
+            slowest, other = points.least(n[mine])
+            exact = np.flatnonzero(self.place[some[mine]] >= 0)
+            floor = np.zeros(len(mine))
+            for i in exact.tolist():
+                row = int(some[mine[i]])
+                floor[i] = self._exact[self.place[row], self._class(row, int(n[mine[i]]))]
+            cut_s = (n[mine, None] - 1.0) * np.maximum(slowest, floor[:, None]) + other
+            cut_s = np.where(np.isfinite(slowest), cut_s, np.inf).min(axis=1) + messages_s[mine]
+            cut_s = self.problem.fixed_s + self.problem.straggler_factor * cut_s
+            least_s[mine] = np.maximum(least_s[mine], cut_s)
+        return np.asarray(least_s)
 
     def _alone_micro(self, rows: NDArray[np.intp]) -> Floats:
         batch = self.problem.global_batch
@@ -259,9 +344,7 @@ class Columns:
         k, pp = self._class(row, n_micro), int(self.pp[row])
         if self.place[row] < 0:
             self.place[row] = len(self._exact)
-            known = np.full(len(FLIGHTS) + 1, self.slowest_s[row])
-            known[-1] = self.later_s[row]  # with micro-batches in all stages at once
-            self._exact.append(known)
+            self._exact = np.vstack([self._exact, np.full(len(FLIGHTS) + 1, self.slowest_s[row])])
             self._is_exact.append(set())
         known, classes = self._exact[self.place[row]], self._is_exact[self.place[row]]
         if k in classes:

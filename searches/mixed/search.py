@@ -83,9 +83,9 @@ def _search(
     fluid_s = problem.straggler_factor * problem.global_batch * sequence_s
     high_s = best.step_s if best.step_s < math.inf else 64.0 * fluid_s
     columns.prune(high_s)
-    several_s, dual = least_step_s(columns, fluid_s, high_s, halt)
+    several_s, bound = least_step_s(columns, fluid_s, high_s, halt)
     if not options.is_uniform and not halt():
-        search_several(problem, columns, (several_s, dual), options, best, halt)
+        search_several(problem, (several_s, bound), options, best, halt)
     return min(single_s, several_s)
 
 

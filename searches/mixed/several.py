@@ -5,77 +5,75 @@ from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
+from costmodels.mixed.plans import MixedStage
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt, MixedOptions
-from searches.mixed.bound import Dual
-from searches.mixed.columns import Columns
-from searches.mixed.fills import best_fills
+from searches.mixed.bound import Bound
+from searches.mixed.fills import Fill, Pipeline, best_fills
 from searches.mixed.master import choose
 from searches.mixed.offers import Offer, offer_of, shared_out
 
-OFFERED = 240
-"""Structures that the master chooses among."""
+Floats = NDArray[np.float64]
+
+LOOKED_AT = 20_000
+"""Columns of which cuts are looked at for the offers of one step."""
+OFFERED = 120
+"""Columns whose splits are offered to the master for one length of the step."""
 OFFERED_ALIKE = 2
-"""Those of them that take as many devices of every pool."""
+"""Those of them that take as many devices of every pool, as many pipelines."""
 POLISHED = 200
 """Neighbours of the best mixture that are priced at most."""
-REFINED_TWICE = 2
-"""Rounds in which the structures of least loss are made exact before they are offered."""
-LENGTHS = 5
-"""Of the step at which structures are weighed for the master."""
-LONGEST = 1.1
-"""The longest of them, over the bound."""
-MOST_LOSS = 0.3
-"""Of what the devices are worth, of columns that are looked at."""
+LENGTHS = (0.005, 0.015, 0.03, 0.05, 0.08)
+"""Over the bound, of the steps for which columns are offered."""
 SLACK = (0.0, 0.03, 0.06, 0.1, 0.15, 0.3)
 """Of the slowest stage, of splits that are offered of pipelines with few micro-batches."""
 FEW = 24
 """Micro-batches below which that counts."""
+APART = 0.004
+"""Of the step, by which offers with unlike numbers of pipelines may differ in what is outside."""
 STEPS = 12
 """Lengths of the step that the master is asked for."""
 
 
 def search_several(
     problem: MixedProblem,
-    columns: Columns,
-    bound: tuple[float, Dual],
+    bound: tuple[float, Bound],
     options: MixedOptions,
     best: BestPlans,
     halt: Halt,
 ) -> None:
-    """Let the master mix the columns that are worth most at the prices of the bound.
+    """Let the master mix the columns that are worth most at the prices of steps over the bound.
 
-    `bound` is the least step and those prices.
+    `bound` is the least step, and what it was found by.
     """
     n_pools, sizes = len(problem.pools), [pool.n_devices for pool in problem.pools]
-    high_s = best.step_s
-    offers = _offers(problem, columns, bound, high_s, halt)
-    if not offers:
+    offers = _Offers(problem, bound[1], halt)
+    low_s, high_s = bound[0], best.step_s
+    for length in LENGTHS:
+        if low_s * (1.0 + length) < high_s and not halt():
+            offers.add(low_s * (1.0 + length))
+    if not offers.all:
         return
-    target, low_s = problem.global_batch, 0.0
-    mixture: tuple[float, list[tuple[Offer, int]]] = (math.inf, [])
+    target = problem.global_batch
     if not math.isfinite(high_s):
-        high_s = max(x.step_s(-(-target // x.pipeline.mbs)) for x in offers)
+        high_s = max(x.step_s(-(-target // x.pipeline.mbs)) for x in offers.all)
+    mixtures: list[tuple[float, list[tuple[Offer, int]]]] = []
     for _ in range(STEPS):
-        if halt():
-            return
-        time_s = high_s if low_s == 0.0 else 0.5 * (low_s + high_s)
-        time_s = high_s * 0.97 if low_s == 0.0 else time_s
-        candidates = [x.candidate(time_s, n_pools) for x in offers]
+        if halt() or high_s - low_s <= 1e-3 * high_s:
+            break
+        time_s = 0.5 * (low_s + high_s)
+        candidates = [x.candidate(time_s, n_pools) for x in offers.all]
         chosen = choose(candidates, sizes, options.most_kinds, target)
         if not chosen.counts:
             low_s = time_s
-        else:
-            counts = [(offers[v], n) for v, n in enumerate(chosen.counts) if n]
-            step_s = _offer_counts(problem, counts, best)
-            if step_s < mixture[0]:
-                mixture = step_s, counts
-            high_s = min(high_s, best.step_s, time_s)
-        if low_s and high_s - low_s <= 1e-3 * high_s:
-            break
-    if mixture[1] and not halt():
-        _polish(problem, mixture, best)
+            continue
+        counts = [(offers.all[v], n) for v, n in enumerate(chosen.counts) if n]
+        mixtures.append((_offer_counts(problem, counts, best), counts))
+        high_s = min(best.step_s, time_s)
+    if mixtures and not halt():
+        _polish(problem, min(mixtures, key=lambda x: x[0]), best)
 
 
 def _offer_counts(
@@ -116,44 +114,69 @@ def _polish(
                 break
 
 
-def _offers(
-    problem: MixedProblem, columns: Columns, bound: tuple[float, Dual], high_s: float, halt: Halt
-) -> list[Offer]:
-    """Return the kinds that the master chooses among, by what they lose at the prices."""
-    low_s, prices = bound[0], bound[1].prices
-    lengths = np.linspace(low_s, max(low_s, min(high_s, LONGEST * low_s)), LENGTHS)
-    worth = columns.worth(prices) / low_s
-    with np.errstate(divide="ignore", invalid="ignore"):
-        rows = np.flatnonzero(columns.done(lengths[-1]) > (1.0 - MOST_LOSS) * worth * lengths[-1])
-    columns.bound(rows)
-    worth = worth[rows]
-    done, loss = np.zeros(len(rows)), np.full(len(rows), np.inf)
-    # Micro-batches are whole: what loses at one length of the step may lose nothing at another.
-    for length_s in lengths:
-        for _ in range(REFINED_TWICE):
-            own = columns.done(float(length_s), rows)
-            one = np.where(worth > 0, 1.0 - own / np.maximum(1e-300, worth * length_s), np.inf)
-            order = np.argsort(one, kind="stable")[:OFFERED]
-            changed = [columns.refine(int(row), float(length_s)) for row in rows[order]]
-            if halt() or not any(changed):
+class _Offers:
+    """The kinds that the master chooses among."""
+
+    def __init__(self, problem: MixedProblem, bound: Bound, halt: Halt) -> None:
+        self.problem, self.bound, self.halt = problem, bound, halt
+        self.all: list[Offer] = []
+        self._known: set[tuple[int, tuple[MixedStage, ...]]] = set()
+
+    def add(self, time_s: float) -> None:
+        """Offer what loses least in a step, at the prices of that step."""
+        columns, dual = self.bound.columns, self.bound.full_dual(time_s)
+        worth = columns.worth(dual.prices)
+        rows = _first(columns.most_done(time_s) / np.maximum(worth, 1e-300))
+        columns.bound(rows)
+        done = columns.done(time_s, rows)
+        loss = np.where(done > 0, 1.0 - done / np.maximum(worth[rows], 1e-300), np.inf)
+        taken: dict[tuple[float, ...], int] = {}
+        n_offered = 0
+        for i in np.argsort(loss, kind="stable").tolist():
+            if n_offered >= OFFERED or not np.isfinite(loss[i]) or self.halt():
                 break
-        done, loss = np.maximum(done, own), np.minimum(loss, one)
-    offers: list[Offer] = []
-    taken: dict[tuple[float, ...], int] = {}
-    for i in np.argsort(loss, kind="stable").tolist():
-        if len(offers) >= OFFERED or not np.isfinite(loss[i]) or done[i] <= 0 or halt():
-            break
-        row = int(rows[i])
-        key = (*columns.structures.devices[columns.structure[row]].tolist(), columns.first[row])
-        if taken.get(key, 0) >= OFFERED_ALIKE:
-            continue
-        taken[key] = taken.get(key, 0) + 1
+            row = int(rows[i])
+            key = (*columns.structures.devices[columns.structure[row]].tolist(), columns.last[row])
+            if taken.get(key, 0) >= OFFERED_ALIKE:
+                continue
+            taken[key] = taken.get(key, 0) + 1
+            n_offered += 1
+            self._add_row(row, int(done[i]))
+
+    def _add_row(self, row: int, n_sequences: int) -> None:
+        columns = self.bound.columns
         pipeline = columns.structures.pipeline(int(columns.structure[row]))
         first, last = int(columns.first[row]), int(columns.last[row])
-        m = math.ceil(done[i] / pipeline.mbs)
+        m = math.ceil(n_sequences / pipeline.mbs)
         # With few micro-batches all stages count, with many the slowest alone.
-        fills = best_fills(problem, pipeline, first, m, SLACK if m < FEW else SLACK[:1])
+        fills = best_fills(self.problem, pipeline, first, m, SLACK if m < FEW else SLACK[:1])
         if fills:
             fill = min(fills, key=lambda x: (m - 1) * x.slowest_s + sum(x.times_s))
-            offers.append(offer_of(problem, pipeline, fill, (first, last)))
-    return offers
+            if (row, fill.stages) not in self._known:
+                self._known.add((row, fill.stages))
+                self.all += _by_pipelines(self.problem, pipeline, fill, (first, last))
+
+
+def _first(gain: Floats) -> NDArray[np.intp]:
+    """Return columns that may lose least, as far as is known without a look at their cuts."""
+    n = min(len(gain), LOOKED_AT)
+    rows = np.argpartition(-gain, n - 1)[:n]
+    return np.asarray(np.sort(rows))
+
+
+def _by_pipelines(
+    problem: MixedProblem, pipeline: Pipeline, fill: Fill, counts: tuple[int, int]
+) -> list[Offer]:
+    """Return offers of one split by ranges of pipelines in which the optimizer takes as long."""
+    offer, step = offer_of(problem, pipeline, fill, counts), pipeline.multiple
+    first, last = counts
+    if first == last:
+        return [offer]
+    least = offer_of(problem, pipeline, fill, (first, first))
+    if abs(offer.outside_s - least.outside_s) <= APART * offer.outside_s:
+        return [offer]
+    middle = first + (last - first) // (2 * step) * step
+    return [
+        *_by_pipelines(problem, pipeline, fill, (first, middle)),
+        *_by_pipelines(problem, pipeline, fill, (middle + step, last)),
+    ]

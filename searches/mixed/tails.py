@@ -56,7 +56,9 @@ def _least_ratio(figures: Prefix, grads: Prefix) -> float:
     return float((above[has] / below[has]).min()) if has.any() else 0.0
 
 
-def least_sync_s(problem: MixedProblem, way: Way, share: Floats, most: int) -> NDArray[np.float64]:
+def least_sync_s(
+    problem: MixedProblem, way: Way, share: Floats, most: int, has_head: bool = True
+) -> NDArray[np.float64]:
     """Return what gradients and weights of a stage add at least, seconds, `(n_shares, 1 + most)`.
 
     By the share of the model's layers that it holds at least, and by pipelines. With transfer
@@ -65,7 +67,8 @@ def least_sync_s(problem: MixedProblem, way: Way, share: Floats, most: int) -> N
         s t + (1 - s) max( t/n, t - w )
 
     From below: n >= max(1, g/piece) in t, n <= g/piece + 1 in t/n >= lat + g c/n, and w <= r g + e
-    with r the most seconds a byte of any layer and e those of the ends. Increases with g: where
+    with r the most seconds a byte of any layer and e those of the ends (of the embedding alone
+    where the stage has no head). Increases with g: where
     the window grows faster than the transfer, the piece exceeds t - w.
     """
     pool, table = problem.pools[way.pool], way.tables[0]
@@ -78,7 +81,7 @@ def least_sync_s(problem: MixedProblem, way: Way, share: Floats, most: int) -> N
     def window(name: str) -> Floats:
         prefixes = [getattr(x, name) for x in way.tables]
         ratio = max(_most_ratio(np.diff(x.layers), layers) for x in prefixes)
-        ends = max(x.embedding + x.head for x in prefixes)
+        ends = max(x.embedding + (x.head if has_head else 0.0) for x in prefixes)
         return np.asarray(grads * ratio + ends)
 
     def least(sizes: Floats, operation: str, side: str) -> Floats:
@@ -117,18 +120,55 @@ def least_tail_s(
     result = np.zeros((len(ways), 1 + most_stages, len(ranges)))
     share = _least_share(ways) / np.maximum(1, np.arange(1 + most_stages))
     for i, way in enumerate(ways):
-        pool, table = problem.pools[way.pool], way.tables[0]
-        most = max(1, pool.n_devices // way.n_devices)
-        pipelines = np.maximum(1.0, np.arange(most + 1, dtype=np.float64))[None, :]
-        part = share[:, None]
-        states = pipelines if problem.zero else np.ones_like(pipelines)
-        total = least_sync_s(problem, way, share, most)
-        grads = part * table.grad_bytes.layers[-1]
-        total = total + grads * _least_ratio(table.update_s, table.grad_bytes) / states
-        total = total + grads * _least_ratio(table.clear_s, table.grad_bytes)
-        if is_several:
-            total = total + grads / pipelines / pool.nic_bytes_per_s
-        for k, (first, last) in enumerate(ranges):
-            if first <= most:
-                result[i, :, k] = total[:, first : min(last, most) + 1].min(axis=1)
+        result[i] = _by_range(tail_s(problem, way, share, is_several), ranges)
     return result
+
+
+def whole_layers_tail_s(
+    problem: MixedProblem,
+    ways: Sequence[Way],
+    ranges: Sequence[tuple[int, int]],
+    is_several: bool,
+    has_head: bool,
+) -> Floats:
+    """Return the same for a stage of 0, 1, ... layers, `(n_ways, 1 + n_layers, n_ranges)`.
+
+    Of so many layers those with the least gradients; `has_head` tells whether the stage may be
+    the last of its pipeline.
+    """
+    result = np.zeros((len(ways), 1 + problem.n_layers, len(ranges)))
+    for i, way in enumerate(ways):
+        layers = way.tables[0].grad_bytes.layers
+        share = np.concatenate([[0.0], np.cumsum(np.sort(np.diff(layers)))])
+        share = share / max(float(layers[-1]), 1e-30)
+        result[i] = _by_range(tail_s(problem, way, share, is_several, has_head), ranges)
+    return result
+
+
+def _by_range(each: Floats, ranges: Sequence[tuple[int, int]]) -> Floats:
+    """Return the least of each range of pipelines, `(n_shares, n_ranges)`; 0 beyond the last."""
+    result = np.zeros((len(each), len(ranges)))
+    for k, (first, last) in enumerate(ranges):
+        if first < each.shape[1]:
+            result[:, k] = each[:, first : last + 1].min(axis=1)
+    return result
+
+
+def tail_s(
+    problem: MixedProblem, way: Way, share: Floats, is_several: bool, has_head: bool = True
+) -> Floats:
+    """Return what follows the pipeline at least, seconds, `(n_shares, 1 + most pipelines)`.
+
+    By the share of the model's gradients in a stage of a way, and by the pipelines of its kind.
+    """
+    pool, table = problem.pools[way.pool], way.tables[0]
+    most = max(1, pool.n_devices // way.n_devices)
+    pipelines = np.maximum(1.0, np.arange(most + 1, dtype=np.float64))[None, :]
+    states = pipelines if problem.zero else np.ones_like(pipelines)
+    total = least_sync_s(problem, way, share, most, has_head)
+    grads = share[:, None] * table.grad_bytes.layers[-1]
+    total = total + grads * _least_ratio(table.update_s, table.grad_bytes) / states
+    total = total + grads * _least_ratio(table.clear_s, table.grad_bytes)
+    if is_several:
+        total = total + grads / pipelines / pool.nic_bytes_per_s
+    return np.asarray(total)
