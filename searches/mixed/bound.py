@@ -36,6 +36,8 @@ ADDED = 192
 """Columns that are added at once."""
 LOOKED_AT = 2048
 """Columns of which cuts are looked at together."""
+ENOUGH = 24
+"""Columns that beat the prices, below which all are looked at."""
 MARGIN = 1e-9
 """By how much rows may be violated, relative: rounding of the solver."""
 
@@ -108,7 +110,7 @@ class Bound:
         """Return the prices over all columns, as far as a few passes find them."""
         dual = self.dual(time_s)
         for _ in range(FEW_PASSES):
-            rows = self.beaten(time_s, dual.prices)[0]
+            rows = self.beaten(time_s, dual.prices, LOOKED_AT)[0]
             if not len(rows) or self.halt():
                 break
             self.add(rows[:ADDED])
@@ -130,33 +132,37 @@ class Bound:
                 changed = True
         return changed
 
-    def beaten(self, time_s: float, prices: Floats) -> tuple[Rows, Floats]:
-        """Return the columns that are worth more than their prices, the most so first."""
+    def beaten(self, time_s: float, prices: Floats, most: int = 0) -> tuple[Rows, Floats]:
+        """Return the columns that are worth more than their prices, the most so first.
+
+        With `most` those alone that promise most are looked at, as many at most.
+        """
         columns = self.columns
         worth = np.maximum(columns.worth(prices), 1e-300)
-        while True:
-            rows = np.flatnonzero(columns.most_done(time_s) > worth * (1.0 + MARGIN))
-            if not columns.bound(rows):
-                break
+        rough = columns.most_done(time_s) / worth
+        rows = np.flatnonzero(rough > 1.0 + MARGIN)
+        if most and len(rows) > most:
+            rows = rows[np.argpartition(-rough[rows], most - 1)[:most]]
+        columns.look(time_s, rows, worth[rows])
         done = columns.done(time_s, rows)
         ratio = done / worth[rows]
         kept = np.flatnonzero((ratio > 1.0 + MARGIN) & (done > 0))
-        order = kept[np.argsort(-ratio[kept], kind="stable")]
+        order = kept[np.lexsort((rows[kept], -ratio[kept]))]
         return rows[order], ratio[order]
 
     def most_ratio(self, time_s: float, prices: Floats) -> float:
         """Return the most that any column is worth over its prices."""
         columns = self.columns
-        rough = columns.most_done(time_s) / np.maximum(columns.worth(prices), 1e-300)
+        worth = np.maximum(columns.worth(prices), 1e-300)
+        rough = columns.most_done(time_s) / worth
         order = np.argsort(-rough, kind="stable")
         most = 0.0
         for i in range(0, len(order), LOOKED_AT):
             rows = order[i : i + LOOKED_AT]
             if rough[rows[0]] <= most:
                 break
-            columns.bound(rows)
-            worth = np.maximum(columns.worth(prices, rows), 1e-300)
-            most = max(most, float((columns.done(time_s, rows) / worth).max()))
+            columns.look(time_s, rows, worth[rows])
+            most = max(most, float((columns.done(time_s, rows) / worth[rows]).max()))
         return most
 
     def longest_s(self, low_s: float, near_s: float, high_s: float) -> tuple[float, float]:
@@ -211,10 +217,12 @@ def least_step_s(columns: Columns, low_s: float, high_s: float, halt: Halt) -> t
         if above_s > below_s and search.refine(_tight(search, dual, above_s), above_s):
             continue
         own = search.dual(below_s)
-        rows, ratios = search.beaten(below_s, own.prices)
-        if not len(rows) or own.value * ratios[0] < search.target:
-            proven_s = below_s
-            if not len(rows) or below_s >= high_s:
+        rows, _ = search.beaten(below_s, own.prices, LOOKED_AT)
+        if len(rows) < ENOUGH:
+            rows, ratios = search.beaten(below_s, own.prices)
+            if not len(rows) or own.value * ratios[0] < search.target:
+                proven_s = below_s
+            if not len(rows) or (proven_s == below_s and below_s >= high_s):
                 break
         added = rows[:ADDED]
         before = len(search.active)

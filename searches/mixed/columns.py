@@ -10,14 +10,14 @@ when it decides: by rates alone (`structures`), by whole layers and memory (`cap
 exactly (`fills`), there by micro-batches in flight.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.capacity import Capacity
-from searches.mixed.cuts import Cuts, Rows, joined
+from searches.mixed.cuts import Cut, Cuts, KeptPoints, Points, Rows
 from searches.mixed.fills import least_slowest_s
 from searches.mixed.structures import ROUNDING, Structures
 from searches.mixed.tails import least_tail_s
@@ -27,11 +27,14 @@ Ints = NDArray[np.int64]
 
 FLIGHTS = (1, 2, 3, 5, 9, 17, 33)
 """Least micro-batches of each class below the stages, of which the slowest stage is exact."""
-
+BLOCK = 4096
+"""Rows of which the cuts are looked at together."""
+AHEAD = 0.003
+"""By how much longer the steps are for which cuts are looked at, of the step."""
 
 _BY_ROW = (
     *("structure", "range", "first", "last", "kinds", "mbs", "pp", "slowest_s"),
-    *("alone_s", "outside_s", "hop_s", "cut_alone", "cut", "place"),
+    *("alone_s", "outside_s", "hop_s", "cut_alone", "cut", "known_s", "known_micro", "place"),
 )
 
 
@@ -72,49 +75,11 @@ def _least_hop_s(problem: MixedProblem, structures: Structures, first: Ints, row
     return hop
 
 
-@dataclass(frozen=True, slots=True)
-class _Points:
-    """What is known of the cuts of some rows: slowest stage and all else, `(n, n_points)`."""
-
-    later: Ints
-    """Micro-batches from which on the second holds, `(n,)`."""
-    few: tuple[Floats, Floats]
-    many: tuple[Floats, Floats]
-
-    @staticmethod
-    def none() -> "_Points":
-        """Return those of no rows."""
-        nothing = np.zeros((0, 1))
-        return _Points(np.zeros(0, dtype=np.int64), (nothing, nothing), (nothing, nothing))
-
-    def __len__(self) -> int:
-        return len(self.later)
-
-    def of(self, places: Ints) -> "_Points":
-        """Return those of some places."""
-        few, many = (tuple(x[places] for x in pair) for pair in (self.few, self.many))
-        return _Points(self.later[places], (few[0], few[1]), (many[0], many[1]))
-
-    def with_more(self, other: "_Points") -> "_Points":
-        """Return these, then others."""
-        width = max(x[0].shape[1] for x in (self.few, self.many, other.few, other.many))
-        few = [joined(x, y, width) for x, y in zip(self.few, other.few, strict=True)]
-        many = [joined(x, y, width) for x, y in zip(self.many, other.many, strict=True)]
-        later = np.concatenate([self.later, other.later])
-        return _Points(later, (few[0], few[1]), (many[0], many[1]))
-
-    def least(self, n_micro: Floats) -> tuple[Floats, Floats]:
-        """Return the points that hold with some micro-batches, `(n,)`."""
-        later = (n_micro >= self.later)[:, None]
-        both = [np.where(later, x, y) for x, y in zip(self.many, self.few, strict=True)]
-        return both[0], both[1]
-
-
 def _most_micro(
-    points: tuple[Floats, Floats], room_s: Floats, hop_s: Floats, floor_s: Floats | float
+    cuts: Cut, room_s: Floats, hop_s: Floats, floor_s: Floats | float
 ) -> Floats:
     """Return the most micro-batches of any cut, `(n,)`; `floor_s` bounds the slowest stage."""
-    slowest_s, other_s = points
+    slowest_s, other_s = cuts
     with np.errstate(invalid="ignore"):
         n = (room_s[:, None] - other_s) / (np.maximum(slowest_s, floor_s) + hop_s[:, None])
     n = np.where(np.isfinite(slowest_s), n, -1.0).max(axis=1)
@@ -122,7 +87,7 @@ def _most_micro(
 
 
 def _by_class(
-    points: _Points, known: Floats, room: tuple[Floats, Floats], pp: Floats
+    points: Points, known: Floats, room: tuple[Floats, Floats], pp: Floats
 ) -> Floats:
     """Return the most micro-batches where the slowest stage is known by those in flight."""
     best = np.zeros(len(pp))
@@ -135,8 +100,7 @@ def _by_class(
         possible = np.flatnonzero(last >= first)
         if not len(possible):
             continue
-        own = points.of(possible)
-        cuts = own.least(first[possible])
+        cuts = points.some(possible).with_micro(first[possible])
         n = _most_micro(cuts, *(x[possible] for x in room), known[possible, k, None])
         n = np.minimum(n, last[possible])
         best[possible] = np.where(n >= first[possible], np.maximum(best[possible], n), best[possible])
@@ -181,9 +145,11 @@ class Columns:
         counts = sorted({*np.unique(s.counts).tolist()} - {0})
         capacity = Capacity(problem, ways, self.ranges, int(s.pp.max()))
         self._cuts = Cuts(problem, ways, self.ranges, capacity, counts)
-        self._points = {x: _Points.none() for x in (False, True)}
+        self._points = {x: KeptPoints() for x in (False, True)}
         self.cut_alone, self.cut = (np.full(len(self.structure), -1) for _ in range(2))
         """Of rows whose cuts are known, with one kind and with several: their place."""
+        self.known_s, self.known_micro = (np.zeros(len(self.structure)) for _ in range(2))
+        """Of rows whose cuts were looked at: for which step, and the most micro-batches there."""
         self.place = np.full(len(self.structure), -1)
         """Of rows whose slowest stage is known exactly: their place among those."""
         self._exact = np.zeros((0, len(FLIGHTS) + 1))
@@ -246,52 +212,87 @@ class Columns:
         return np.asarray(np.minimum(n, most))
 
     def most_done(self, time_s: float) -> Floats:
-        """Return an upper bound of `done` of all rows, without a look at their cuts."""
-        return np.asarray(self.micro(time_s) * self.mbs)
+        """Return an upper bound of `done` of all rows, without a look at their cuts.
+
+        Rows that were looked at for a step as long or longer get no more done than there.
+        """
+        n = self.micro(time_s)
+        n = np.where(self.known_s >= time_s, np.minimum(n, self.known_micro), n)
+        return np.asarray(n * self.mbs)
 
     def done(self, time_s: float, rows: NDArray[np.intp]) -> Floats:
         """Return the most sequences that a pipeline of each row gets done in a step."""
         n = self.micro(time_s, rows)
+        n = np.where(self.known_s[rows] >= time_s, np.minimum(n, self.known_micro[rows]), n)
         mine = np.flatnonzero((self.cut[rows] >= 0) & (n > 0))
         if len(mine):
             n[mine] = np.minimum(n[mine], self._cut_micro(time_s, rows[mine]))
         return np.asarray(n * self.mbs[rows])
 
+    def look(self, time_s: float, rows: NDArray[np.intp], worth: Floats) -> None:
+        """Look at the cuts of some rows, for a step and somewhat longer ones.
+
+        Those of rows are kept that get more done than they are worth, `(n_rows,)` sequences.
+        """
+        later_s = time_s * (1.0 + AHEAD)
+        worth = worth[self.cut[rows] < 0]
+        rows = rows[self.cut[rows] < 0]
+        is_two = self.structures.counts[self.structure[rows], 2:].sum(axis=1) == 0
+        rows, worth = rows[is_two], worth[is_two]
+        kept: list[tuple[NDArray[np.intp], Points]] = []
+        for i in range(0, len(rows), BLOCK):
+            some = rows[i : i + BLOCK]
+            points = self._cuts.of(self._cut_rows(some), is_several=True)
+            n = np.minimum(self.micro(later_s, some), self._points_micro(later_s, some, points))
+            self.known_s[some], self.known_micro[some] = later_s, n
+            self.slowest_s[some] = np.maximum(self.slowest_s[some], points.few[0].min(axis=1))
+            near = np.flatnonzero(n * self.mbs[some] > worth[i : i + BLOCK])
+            if len(near):
+                kept.append((some[near], points.some(near).efficient()))
+        self._keep(kept)
+
+    def _keep(self, kept: Sequence[tuple[NDArray[np.intp], Points]]) -> None:
+        """Keep the cuts of some rows."""
+        for rows, points in kept:
+            self.cut[rows] = self._points[True].add(points)
+
+    def _cut_rows(self, rows: NDArray[np.intp]) -> Rows:
+        s, own = self.structures, self.structure[rows]
+        first, n_first = s.parts[own, 0], s.counts[own, 0]
+        both = s.parts.shape[1] > 1
+        last = s.parts[own, 1] if both else first
+        n_last = s.counts[own, 1] if both else np.zeros_like(n_first)
+        return Rows(first, n_first, last, n_last, self.range[rows])
+
     def _cut_micro(self, time_s: float, rows: NDArray[np.intp]) -> Floats:
         """Return the most micro-batches of rows whose cuts are known."""
-        points, pp = self._points[True].of(self.cut[rows]), self.pp[rows]
-        hop_s = self.hop_s[rows]
-        room_s = (time_s - self.problem.fixed_s) / self.problem.straggler_factor
-        room_s = room_s - hop_s * (pp - 1.0)
-        few = _most_micro(points.few, room_s, hop_s, 0.0)
-        many = _most_micro(points.many, room_s, hop_s, 0.0)
-        best = np.where(many >= points.later, many, np.minimum(few, points.later - 1.0))
+        points = self._points[True].some(self.cut[rows])
+        best = self._points_micro(time_s, rows, points)
         mine = np.flatnonzero(self.place[rows] >= 0)
         if len(mine):
-            some, known = points.of(mine), self._exact[self.place[rows[mine]]]
-            best[mine] = _by_class(some, known, (room_s[mine], hop_s[mine]), pp[mine])
+            known, own = self._exact[self.place[rows[mine]]], rows[mine]
+            room = self._cut_room_s(time_s, own), self.hop_s[own]
+            best[mine] = _by_class(points.some(mine), known, room, self.pp[own])
         return best
 
-    def bound(self, rows: NDArray[np.intp], is_several: bool = True) -> int:
-        """Look at the cuts of some rows; return how many were not known yet."""
-        places = self.cut if is_several else self.cut_alone
-        s = self.structures
-        rows = rows[(places[rows] < 0) & (s.counts[self.structure[rows], 2:].sum(axis=1) == 0)]
-        if len(rows):
-            own, known = self.structure[rows], self._points[is_several]
-            both = s.parts.shape[1] > 1
-            first, n_first = s.parts[own, 0], s.counts[own, 0]
-            last = s.parts[own, 1] if both else first
-            n_last = s.counts[own, 1] if both else np.zeros_like(n_first)
-            own_rows = Rows(first, n_first, last, n_last, self.range[rows])
-            points = _Points(
-                n_last + 1,
-                self._cuts.points(own_rows, np.ones_like(n_last), is_several),
-                self._cuts.points(own_rows, n_last + 1, is_several),
-            )
-            places[rows] = np.arange(len(known), len(known) + len(rows))
-            self._points[is_several] = known.with_more(points)
-            self.slowest_s[rows] = np.maximum(self.slowest_s[rows], points.few[0][:, 0])
+    def _points_micro(self, time_s: float, rows: NDArray[np.intp], points: Points) -> Floats:
+        """Return the most micro-batches of any cut."""
+        room_s, hop_s = self._cut_room_s(time_s, rows), self.hop_s[rows]
+        few, many = (_most_micro(x, room_s, hop_s, 0.0) for x in (points.few, points.many))
+        return np.where(many >= points.later, many, np.minimum(few, points.later - 1.0))
+
+    def _cut_room_s(self, time_s: float, rows: NDArray[np.intp]) -> Floats:
+        room_s = (time_s - self.problem.fixed_s) / self.problem.straggler_factor
+        return np.asarray(room_s - self.hop_s[rows] * (self.pp[rows] - 1.0))
+
+    def look_alone(self, rows: NDArray[np.intp]) -> int:
+        """Look at the cuts of rows that do the whole batch; return how many were not known."""
+        is_two = self.structures.counts[self.structure[rows], 2:].sum(axis=1) == 0
+        rows = rows[(self.cut_alone[rows] < 0) & is_two]
+        for i in range(0, len(rows), BLOCK):
+            some = rows[i : i + BLOCK]
+            points = self._cuts.of(self._cut_rows(some), is_several=False).efficient()
+            self.cut_alone[some] = self._points[False].add(points)
         return len(rows)
 
     def whole_batch_s(self, rows: NDArray[np.intp] | None = None) -> Floats:
@@ -309,8 +310,8 @@ class Columns:
         least_s = self.alone_s[some] + self.problem.straggler_factor * pipeline_s
         mine = np.flatnonzero(self.cut_alone[some] >= 0)
         if len(mine):
-            points = self._points[False].of(self.cut_alone[some[mine]])
-            slowest, other = points.least(n[mine])
+            points = self._points[False].some(self.cut_alone[some[mine]])
+            slowest, other = points.with_micro(n[mine])
             exact = np.flatnonzero(self.place[some[mine]] >= 0)
             floor = np.zeros(len(mine))
             for i in exact.tolist():

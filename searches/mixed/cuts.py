@@ -24,9 +24,7 @@ from searches.mixed.tails import whole_layers_tail_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-BLOCK = 4096
-"""Rows of which the cuts are looked at together."""
+Places = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,22 +113,7 @@ class Cuts:
             )
         return self._tails[key]
 
-    def points(self, rows: Rows, flight: Ints, is_several: bool) -> tuple[Floats, Floats]:
-        """Return slowest stage and all else of the cuts worth it, seconds, `(n, n_points)` each.
-
-        `flight` are micro-batches that stages of the first part have in flight at least. All else
-        is the sum over stages and, over the stragglers' factor, what follows the pipeline. Of
-        fewer cuts the rest are infinite.
-        """
-        blocks = [
-            _efficient(*self._block(rows.part(slice(i, i + BLOCK)), flight[i : i + BLOCK], is_several))
-            for i in range(0, len(rows.range), BLOCK)
-        ]
-        width = max((x.shape[1] for x, _ in blocks), default=1)
-        slowest, other = (np.concatenate([padded(x[j], width) for x in blocks]) for j in (0, 1))
-        return slowest, other
-
-    def _block(self, rows: "Rows", flight: Ints, is_several: bool) -> tuple[Floats, Floats]:
+    def of(self, rows: Rows, is_several: bool) -> "Points":
         """Return slowest stage and all else of every cut, `(n, 2 (1 + n_layers))`.
 
         Of the last part some stage but the last of all holds c = ceil(k/q) layers; or those hold
@@ -148,50 +131,121 @@ class Cuts:
         # What the last stage holds where the others of its part hold one less than the fullest.
         at_end = np.clip(rest - (q - 1) * (most_rest - 1), most_rest, n_layers)
         times_s, in_first = self._capacity.times_s, has_two & (k > 0)
-        first_s = np.maximum(self._first_s[a, p, k], times_s[a, r, flight[:, None], most])
+        later = rows.n_last + 1
         last_s = np.maximum(self._last_s[b, q, rest], times_s[b, r, 1, most_rest])
         alone_s = np.where(has_two, 0.0, self._first_s[b, q, rest])
-        slowest_s = np.maximum(np.maximum(np.where(in_first, first_s, 0.0), last_s), alone_s)
-        end_s = np.maximum(slowest_s, self._least_s[b, at_end] + self._head_s[b])
+        few_s = np.maximum(last_s, alone_s)
+        first_s = np.maximum(self._first_s[a, p, k], times_s[a, r, 1, most])
+        few_s = np.maximum(few_s, np.where(in_first, first_s, 0.0))
+        more_s = np.where(in_first, times_s[a, r, later[:, None], most], 0.0)
+        end_s = self._least_s[b, at_end] + self._head_s[b]
         tails_s, with_head_s = (self._tail_s(is_several, x) for x in (False, True))
         tail_s = np.where(in_first, tails_s[a, most, r], 0.0)
         sums_s = self._sums_s[a, k] + self._sums_s[b, n_layers] - self._sums_s[b, k]
         sums_s = sums_s + self._embedding_s[a] + self._head_s[b]
         possible = np.where(has_two, (k >= p) & (rest >= q), k == 0)
-        factor = self._problem.straggler_factor
-        slowest = [np.where(possible & (q > 1), slowest_s, np.inf)]
-        slowest.append(np.where(possible, end_s, np.inf))
+        few_s = np.where(possible, few_s, np.inf)
+        few_s = np.concatenate(
+            [np.where(q > 1, few_s, np.inf), np.maximum(few_s, end_s)], axis=1
+        )
+        many_s = np.maximum(few_s, np.concatenate([more_s, more_s], axis=1))
         tails = (tails_s[b, most_rest, r], with_head_s[b, at_end, r])
-        other = [sums_s + np.maximum(tail_s, x) / factor for x in tails]
-        return np.concatenate(slowest, axis=1), np.concatenate(other, axis=1)
+        factor = self._problem.straggler_factor
+        other_s = np.concatenate(
+            [sums_s + np.maximum(tail_s, x) / factor for x in tails], axis=1
+        )
+        return Points(later, (few_s, other_s), (many_s, other_s))
 
 
-def _efficient(slowest_s: Floats, other_s: Floats) -> tuple[Floats, Floats]:
+Cut = tuple[Floats, Floats]
+"""Slowest stage, and all else: the sum over stages and, over the stragglers' factor, the tail."""
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """Cuts of some rows, `(n, n_points)` each, seconds; infinite where there is none."""
+
+    later: Ints
+    """Micro-batches from which on `many` holds, `(n,)`."""
+    few: Cut
+    """With any micro-batches."""
+    many: Cut
+    """With so many that stages of the first part have more in flight."""
+
+    def __len__(self) -> int:
+        return len(self.later)
+
+    def some(self, rows: Places) -> "Points":
+        """Return those of some rows."""
+        few, many = ((x[0][rows], x[1][rows]) for x in (self.few, self.many))
+        return Points(self.later[rows], few, many)
+
+    def with_micro(self, n_micro: Floats) -> Cut:
+        """Return the cuts that hold with some micro-batches, `(n,)`."""
+        later = (n_micro >= self.later)[:, None]
+        first, second = (
+            np.where(later, x, y) for x, y in zip(self.many, self.few, strict=True)
+        )
+        return first, second
+
+    def efficient(self) -> "Points":
+        """Return the same without cuts that another is as good as in both."""
+        few, many = _efficient(*self.few), _efficient(*self.many)
+        width = max(few[0].shape[1], many[0].shape[1])
+        one, two = ((_padded(x[0], width), _padded(x[1], width)) for x in (few, many))
+        return Points(self.later, one, two)
+
+
+class KeptPoints:
+    """Cuts of rows, to which more are added."""
+
+    def __init__(self) -> None:
+        self._n, self._width = 0, 1
+        self._later = np.zeros(0, dtype=np.int64)
+        self._values = np.zeros((4, 0, 1))
+
+    def add(self, points: Points) -> Places:
+        """Add those of more rows; return their places."""
+        first, n = self._n, self._n + len(points)
+        width = max(self._width, points.few[0].shape[1])
+        if n > len(self._later) or width > self._width:
+            values = np.full((4, max(2 * n, len(self._later)), width), np.inf)
+            values[:, :first, : self._width] = self._values[:, :first]
+            later = np.zeros(values.shape[1], dtype=np.int64)
+            later[:first] = self._later[:first]
+            self._values, self._later, self._width = values, later, width
+        for own, values in zip(self._values, (*points.few, *points.many), strict=True):
+            own[first:n, : values.shape[1]] = values
+        self._later[first:n] = points.later
+        self._n = n
+        return np.arange(first, n)
+
+    def some(self, rows: Places) -> Points:
+        """Return those at some places."""
+        few_s, few, many_s, many = (x[rows] for x in self._values)
+        return Points(self._later[rows], (few_s, few), (many_s, many))
+
+
+def _efficient(slowest_s: Floats, other_s: Floats) -> Cut:
     """Return the points that no other is better than in both, by the first, left-aligned."""
     order = np.argsort(slowest_s, axis=1, kind="stable")
     slowest_s = np.take_along_axis(slowest_s, order, axis=1)
     other_s = np.take_along_axis(other_s, order, axis=1)
-    before = np.minimum.accumulate(np.where(np.isfinite(slowest_s), other_s, np.inf), axis=1)
     kept = np.isfinite(slowest_s)
+    before = np.minimum.accumulate(np.where(kept, other_s, np.inf), axis=1)
     kept[:, 1:] &= other_s[:, 1:] < before[:, :-1]
     width = max(1, int(kept.sum(axis=1).max(initial=1)))
     place = np.argsort(~kept, axis=1, kind="stable")[:, :width]
     has = np.take_along_axis(kept, place, axis=1)
-    both = [
+    slowest_s, other_s = (
         np.where(has, np.take_along_axis(x, place, axis=1), np.inf) for x in (slowest_s, other_s)
-    ]
-    return both[0], both[1]
+    )
+    return slowest_s, other_s
 
 
-def padded(points: Floats, width: int) -> Floats:
-    """Return points with columns of infinity up to a width."""
+def _padded(points: Floats, width: int) -> Floats:
     if points.shape[1] == width:
         return points
     result = np.full((len(points), width), np.inf)
     result[:, : points.shape[1]] = points
     return result
-
-
-def joined(first: Floats, second: Floats, width: int) -> Floats:
-    """Return points of some rows, then those of others."""
-    return np.concatenate([padded(first, width), padded(second, width)])

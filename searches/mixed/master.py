@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from searches.cp_sat import cp_model, make_solver, solve_model
 
-WORK = 1.0
+WORK = 0.4
 """Limit of one solve in CP-SAT's deterministic seconds."""
 
 

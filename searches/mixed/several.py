@@ -17,7 +17,7 @@ from searches.mixed.offers import Offer, offer_of, shared_out
 
 Floats = NDArray[np.float64]
 
-LOOKED_AT = 20_000
+LOOKED_AT = 8192
 """Columns of which cuts are looked at for the offers of one step."""
 OFFERED = 120
 """Columns whose splits are offered to the master for one length of the step."""
@@ -127,7 +127,7 @@ class _Offers:
         columns, dual = self.bound.columns, self.bound.full_dual(time_s)
         worth = columns.worth(dual.prices)
         rows = _first(columns.most_done(time_s) / np.maximum(worth, 1e-300))
-        columns.bound(rows)
+        columns.look(time_s, rows, worth[rows])
         done = columns.done(time_s, rows)
         loss = np.where(done > 0, 1.0 - done / np.maximum(worth[rows], 1e-300), np.inf)
         taken: dict[tuple[float, ...], int] = {}

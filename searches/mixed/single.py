@@ -32,7 +32,7 @@ def search_single(
         rows = np.flatnonzero(_is_uniform(columns))
     least_s = columns.whole_batch_s(rows)
     first = np.argsort(least_s, kind="stable")[:BOUNDED]
-    columns.bound(rows[first], is_several=False)
+    columns.look_alone(rows[first])
     least_s[first] = columns.whole_batch_s(rows[first])
     queue: list[tuple[float, int]] = [
         (s, i) for s, i in zip(least_s.tolist(), rows.tolist(), strict=True) if s < math.inf
@@ -48,7 +48,7 @@ def search_single(
         if is_done or n_refined >= REFINED or halt():
             return min(bound_s, low_s)
         one = np.array([row])
-        if columns.bound(one, is_several=False) or columns.refine_alone(row):
+        if columns.look_alone(one) or columns.refine_alone(row):
             n_refined += 1
             heappush(queue, (max(low_s, float(columns.whole_batch_s(one)[0])), row))
             continue
