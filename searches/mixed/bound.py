@@ -118,7 +118,8 @@ class Bound:
         return dual
 
     def add(self, rows: Rows) -> None:
-        """Make some columns active."""
+        """Make some columns active, with their cuts."""
+        self.columns.look(0.0, rows, np.full(len(rows), -1.0))
         self.active = np.union1d(self.active, rows)
 
     def refine(self, rows: Rows, time_s: float) -> bool:
