@@ -119,6 +119,8 @@ class Columns:
         multiples = np.array([w.tables[0].pipelines_multiple for w in ways])
         multiple = np.where(s.counts > 0, multiples[s.parts], 1).max(axis=1)
         most = (most // multiple * multiple).astype(np.int64)
+        self.multiple = multiple
+        """By structure: pipelines of a kind are a multiple of this."""
         self.ranges = _ranges(int(most.max(initial=1)))
         each = []
         for k, (a, b) in enumerate(self.ranges):

@@ -7,34 +7,35 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from costmodels.mixed.plans import MixedStage
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt, MixedOptions
-from searches.mixed.bound import Bound
-from searches.mixed.fills import Fill, Pipeline, best_fills
+from searches.mixed.bound import LOOKED_AT, Bound
+from searches.mixed.fills import best_fills
 from searches.mixed.master import choose
+from searches.mixed.mixtures import Candidates, best_mixtures
 from searches.mixed.offers import Offer, offer_of, shared_out
 
 Floats = NDArray[np.float64]
 
-LOOKED_AT = 8192
-"""Columns of which cuts are looked at for the offers of one step."""
-OFFERED = 120
-"""Columns whose splits are offered to the master for one length of the step."""
-OFFERED_ALIKE = 2
-"""Those of them that take as many devices of every pool, as many pipelines."""
+CANDIDATES = 1500
+"""Columns of unlike devices or pipelines that are mixed for one length of the step."""
+LENGTHS = (0.004, 0.009, 0.016, 0.025, 0.04, 0.065)
+"""Over the bound, of the steps for which columns are mixed."""
+PRICED = 24
+"""Mixtures of one length of the step that are priced."""
+OFFERED = 240
+"""Splits that the master chooses among at last, of the columns that lose least."""
 POLISHED = 200
 """Neighbours of the best mixture that are priced at most."""
-LENGTHS = (0.005, 0.015, 0.03, 0.05, 0.08)
-"""Over the bound, of the steps for which columns are offered."""
 SLACK = (0.0, 0.03, 0.06, 0.1, 0.15, 0.3)
-"""Of the slowest stage, of splits that are offered of pipelines with few micro-batches."""
+"""Of the slowest stage, of splits of pipelines with few micro-batches."""
 FEW = 24
 """Micro-batches below which that counts."""
-APART = 0.004
-"""Of the step, by which offers with unlike numbers of pipelines may differ in what is outside."""
-STEPS = 12
+STEPS = 4
 """Lengths of the step that the master is asked for."""
+
+Counts = list[tuple[Offer, int]]
+"""Kinds of pipelines, and how many of each."""
 
 
 def search_several(
@@ -44,36 +45,143 @@ def search_several(
     best: BestPlans,
     halt: Halt,
 ) -> None:
-    """Let the master mix the columns that are worth most at the prices of steps over the bound.
+    """Mix the columns that are worth most at the prices of steps over the bound.
 
-    `bound` is the least step, and what it was found by.
+    `bound` is the least step, and what it was found by. A beam mixes columns (`mixtures`), whose
+    splits are priced; then CP-SAT mixes those splits for shorter steps (`master`).
     """
-    n_pools, sizes = len(problem.pools), [pool.n_devices for pool in problem.pools]
-    offers = _Offers(problem, bound[1], halt)
-    low_s, high_s = bound[0], best.step_s
+    mixer = _Mixer(problem, bound[1], options.most_kinds, best, halt)
+    low_s = bound[0]
     for length in LENGTHS:
-        if low_s * (1.0 + length) < high_s and not halt():
-            offers.add(low_s * (1.0 + length))
-    if not offers.all:
-        return
-    target = problem.global_batch
-    if not math.isfinite(high_s):
-        high_s = max(x.step_s(-(-target // x.pipeline.mbs)) for x in offers.all)
-    mixtures: list[tuple[float, list[tuple[Offer, int]]]] = []
-    for _ in range(STEPS):
-        if halt() or high_s - low_s <= 1e-3 * high_s:
-            break
-        time_s = 0.5 * (low_s + high_s)
-        candidates = [x.candidate(time_s, n_pools) for x in offers.all]
-        chosen = choose(candidates, sizes, options.most_kinds, target)
-        if not chosen.counts:
-            low_s = time_s
-            continue
-        counts = [(offers.all[v], n) for v, n in enumerate(chosen.counts) if n]
-        mixtures.append((_offer_counts(problem, counts, best), counts))
-        high_s = min(best.step_s, time_s)
-    if mixtures and not halt():
-        _polish(problem, min(mixtures, key=lambda x: x[0]), best)
+        time_s = low_s * (1.0 + length)
+        if time_s < best.step_s and not halt():
+            mixer.mix(time_s)
+    if not halt():
+        mixer.choose(low_s)
+    if mixer.first and not halt():
+        _polish(problem, mixer.first, best)
+
+
+class _Mixer:
+    """Mixtures of columns, made plans."""
+
+    def __init__(
+        self,
+        problem: MixedProblem,
+        bound: Bound,
+        most_kinds: int,
+        best: BestPlans,
+        halt: Halt,
+    ) -> None:
+        self.problem, self.bound, self.most_kinds = problem, bound, most_kinds
+        self.best, self.halt = best, halt
+        self.sizes = [pool.n_devices for pool in problem.pools]
+        self.first: tuple[float, Counts] | None = None
+        """The fastest mixture, and its step."""
+        self._offers: dict[tuple[int, int], Offer | None] = {}
+        self._losses: dict[int, float] = {}
+        self._done: set[tuple[tuple[int, int], ...]] = set()
+
+    def mix(self, time_s: float) -> None:
+        """Price the best mixtures of the columns that lose least in a step."""
+        rows, candidates = self._candidates(time_s)
+        if not len(rows):
+            return
+        for mixture in best_mixtures(candidates, self.sizes, self.most_kinds, PRICED):
+            if self.halt():
+                return
+            counts = [
+                (self._offer(int(rows[i]), candidates.done[i]), n) for i, n in mixture
+            ]
+            key = tuple((int(rows[i]), n) for i, n in mixture)
+            if key not in self._done:
+                self._done.add(key)
+                self._price([(x, n) for x, n in counts if x])
+
+    def _price(self, counts: Counts) -> None:
+        if counts:
+            step_s = _offer_counts(self.problem, counts, self.best)
+            if self.first is None or step_s < self.first[0]:
+                self.first = step_s, counts
+
+    def _candidates(self, time_s: float) -> tuple[NDArray[np.intp], Candidates]:
+        """Return rows that lose least, and what the beam needs of them."""
+        columns, dual = self.bound.columns, self.bound.full_dual(time_s)
+        worth = np.maximum(columns.worth(dual.prices), 1e-300)
+        rough = columns.most_done(time_s) / worth
+        rows = np.flatnonzero(rough > 0)
+        if len(rows) > LOOKED_AT:
+            rows = np.sort(rows[np.argpartition(-rough[rows], LOOKED_AT - 1)[:LOOKED_AT]])
+        columns.look(time_s, rows, worth[rows])
+        done = columns.done(time_s, rows)
+        loss = 1.0 - done / worth[rows]
+        rows, done = self._unlike(rows, done, loss)
+        own = columns.structure[rows]
+        return rows, Candidates(
+            devices=columns.structures.devices[own],
+            done=done,
+            least=columns.first[rows].astype(np.int64),
+            most=columns.last[rows].astype(np.int64),
+            multiple=columns.multiple[own],
+            worth=columns.structures.devices[own] @ dual.prices[:-1],
+            kind_worth=float(dual.prices[-1]),
+        )
+
+    def _unlike(
+        self, rows: NDArray[np.intp], done: Floats, loss: Floats
+    ) -> tuple[NDArray[np.intp], Floats]:
+        """Return, of rows of as many devices and pipelines, the one that gets most done."""
+        columns, kept = self.bound.columns, []
+        seen: set[tuple[float, ...]] = set()
+        for i in np.lexsort((rows, loss)).tolist():
+            if done[i] <= 0 or len(kept) >= CANDIDATES:
+                break
+            row = int(rows[i])
+            key = (*columns.structures.devices[columns.structure[row]].tolist(), columns.last[row])
+            self._losses[row] = min(loss[i], self._losses.get(row, math.inf))
+            if key not in seen:
+                seen.add(key)
+                kept.append(i)
+        return rows[kept], done[kept]
+
+    def _offer(self, row: int, n_sequences: float) -> Offer | None:
+        """Return the split of a row that suits what it gets done; None where none fits."""
+        columns = self.bound.columns
+        pipeline = columns.structures.pipeline(int(columns.structure[row]))
+        m = math.ceil(n_sequences / pipeline.mbs)
+        if (row, m) not in self._offers:
+            counts = int(columns.first[row]), int(columns.last[row])
+            # With few micro-batches all stages count, with many the slowest alone.
+            slack = SLACK if m < FEW else SLACK[:1]
+            fills = best_fills(self.problem, pipeline, counts[0], m, slack)
+            fill = min(
+                fills, key=lambda x: (m - 1) * x.slowest_s + sum(x.times_s), default=None
+            )
+            offer = offer_of(self.problem, pipeline, fill, counts) if fill else None
+            self._offers[row, m] = offer
+        return self._offers[row, m]
+
+    def choose(self, low_s: float) -> None:
+        """Let the master mix the splits that are known for steps above one."""
+        known = [(self._losses.get(row, 1.0), row, m) for (row, m), x in self._offers.items() if x]
+        offers = [self._offers[row, m] for _, row, m in sorted(known)[:OFFERED]]
+        some = [x for x in offers if x]
+        high_s = self.best.step_s
+        if not some or not math.isfinite(high_s):
+            return
+        for _ in range(STEPS):
+            if self.halt() or high_s - low_s <= 2e-3 * high_s:
+                return
+            time_s = 0.5 * (low_s + high_s)
+            candidates = [x.candidate(time_s, len(self.sizes)) for x in some]
+            chosen = choose(
+                candidates, self.sizes, self.most_kinds, self.problem.global_batch
+            )
+            if not chosen.counts:
+                low_s = time_s
+                continue
+            self._price([(some[v], n) for v, n in enumerate(chosen.counts) if n])
+            high_s = min(self.best.step_s, time_s)
 
 
 def _offer_counts(
@@ -112,71 +220,3 @@ def _polish(
             if one_s < step_s * (1.0 - 1e-9):
                 step_s, counts, improved = one_s, moved, True
                 break
-
-
-class _Offers:
-    """The kinds that the master chooses among."""
-
-    def __init__(self, problem: MixedProblem, bound: Bound, halt: Halt) -> None:
-        self.problem, self.bound, self.halt = problem, bound, halt
-        self.all: list[Offer] = []
-        self._known: set[tuple[int, tuple[MixedStage, ...]]] = set()
-
-    def add(self, time_s: float) -> None:
-        """Offer what loses least in a step, at the prices of that step."""
-        columns, dual = self.bound.columns, self.bound.full_dual(time_s)
-        worth = columns.worth(dual.prices)
-        rows = _first(columns.most_done(time_s) / np.maximum(worth, 1e-300))
-        columns.look(time_s, rows, worth[rows])
-        done = columns.done(time_s, rows)
-        loss = np.where(done > 0, 1.0 - done / np.maximum(worth[rows], 1e-300), np.inf)
-        taken: dict[tuple[float, ...], int] = {}
-        n_offered = 0
-        for i in np.argsort(loss, kind="stable").tolist():
-            if n_offered >= OFFERED or not np.isfinite(loss[i]) or self.halt():
-                break
-            row = int(rows[i])
-            key = (*columns.structures.devices[columns.structure[row]].tolist(), columns.last[row])
-            if taken.get(key, 0) >= OFFERED_ALIKE:
-                continue
-            taken[key] = taken.get(key, 0) + 1
-            n_offered += 1
-            self._add_row(row, int(done[i]))
-
-    def _add_row(self, row: int, n_sequences: int) -> None:
-        columns = self.bound.columns
-        pipeline = columns.structures.pipeline(int(columns.structure[row]))
-        first, last = int(columns.first[row]), int(columns.last[row])
-        m = math.ceil(n_sequences / pipeline.mbs)
-        # With few micro-batches all stages count, with many the slowest alone.
-        fills = best_fills(self.problem, pipeline, first, m, SLACK if m < FEW else SLACK[:1])
-        if fills:
-            fill = min(fills, key=lambda x: (m - 1) * x.slowest_s + sum(x.times_s))
-            if (row, fill.stages) not in self._known:
-                self._known.add((row, fill.stages))
-                self.all += _by_pipelines(self.problem, pipeline, fill, (first, last))
-
-
-def _first(gain: Floats) -> NDArray[np.intp]:
-    """Return columns that may lose least, as far as is known without a look at their cuts."""
-    n = min(len(gain), LOOKED_AT)
-    rows = np.argpartition(-gain, n - 1)[:n]
-    return np.asarray(np.sort(rows))
-
-
-def _by_pipelines(
-    problem: MixedProblem, pipeline: Pipeline, fill: Fill, counts: tuple[int, int]
-) -> list[Offer]:
-    """Return offers of one split by ranges of pipelines in which the optimizer takes as long."""
-    offer, step = offer_of(problem, pipeline, fill, counts), pipeline.multiple
-    first, last = counts
-    if first == last:
-        return [offer]
-    least = offer_of(problem, pipeline, fill, (first, first))
-    if abs(offer.outside_s - least.outside_s) <= APART * offer.outside_s:
-        return [offer]
-    middle = first + (last - first) // (2 * step) * step
-    return [
-        *_by_pipelines(problem, pipeline, fill, (first, middle)),
-        *_by_pipelines(problem, pipeline, fill, (middle + step, last)),
-    ]
