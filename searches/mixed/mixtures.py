@@ -25,8 +25,13 @@ EXTENDED = 40
 """Of one mixture, candidates that are added to it."""
 FIRST_OF_TWO = 120
 """Candidates for the first of two kinds that are exchanged."""
+PAIRS = 8
+"""Of them, pairs that are looked at further."""
 EXCHANGED = 12
 """Mixtures of which two kinds are exchanged."""
+
+ROUNDING = 1e-9
+"""Of pipelines."""
 
 Mixture = tuple[tuple[int, int], ...]
 """Candidates by place, and pipelines of each; by place."""
@@ -49,10 +54,17 @@ class Candidates:
     """Of one kind of the plan, sequences."""
 
     def counts(self, left: Floats) -> Ints:
-        """Return the most pipelines that devices which are left hold, `(n,)`; 0 if too few."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = np.where(self.devices > 0, left / self.devices, np.inf).min(axis=1)
-        n = np.minimum(ratio, self.most).astype(np.int64) // self.multiple * self.multiple
+        """Return the most pipelines that devices which are left hold; 0 if too few.
+
+        `left` are those of some mixtures, `(m, n_pools)`; the result is `(m, n)`.
+        """
+        most = np.broadcast_to(self.most.astype(np.float64), (len(left), len(self.most)))
+        for k in range(left.shape[1]):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                per = np.where(self.devices[:, k] > 0, 1.0 / self.devices[:, k], np.inf)
+                ratio = np.where(np.isfinite(per), left[:, k, None] * per + ROUNDING, np.inf)
+            most = np.minimum(most, ratio)
+        n = most.astype(np.int64) // self.multiple * self.multiple
         return np.where(n >= self.least, n, 0)
 
 
@@ -107,7 +119,7 @@ def _extended(
     candidates: Candidates, mixture: Mixture, sizes: Floats
 ) -> Iterator[tuple[Mixture, float]]:
     """Yield a mixture with one kind more, and what it has lost."""
-    counts = candidates.counts(_left(candidates, mixture, sizes))
+    counts = candidates.counts(_left(candidates, mixture, sizes)[None])[0]
     for i, _ in mixture:
         counts[i] = 0
     lost = _lost(candidates, counts)
@@ -145,9 +157,9 @@ def _exchanged(
 def _best_two(
     candidates: Candidates, kept: Mixture, sizes: Floats, n_more: int
 ) -> Iterator[Mixture]:
-    """Yield a mixture with one kind or two added, the best second for each first."""
+    """Yield mixtures with one kind or two added, the best second for each first."""
     left = _left(candidates, kept, sizes)
-    counts = candidates.counts(left)
+    counts = candidates.counts(left[None])[0]
     for i, _ in kept:
         counts[i] = 0
     if n_more == 1:
@@ -156,10 +168,21 @@ def _best_two(
         if done[i] > 0:
             yield _with(kept, i, int(counts[i]))
         return
+    firsts: list[tuple[int, int]] = []
     for i in _least(_lost(candidates, counts), FIRST_OF_TWO):
-        one = _with(kept, i, int(counts[i]))
-        yield from _best_two(candidates, one, sizes, 1)
-        step = int(candidates.multiple[i])
-        fewer = int(counts[i]) - step
+        fewer = int(counts[i] - candidates.multiple[i])
+        firsts.append((i, int(counts[i])))
         if fewer >= candidates.least[i]:
-            yield from _best_two(candidates, _with(kept, i, fewer), sizes, 1)
+            firsts.append((i, fewer))
+    if not firsts:
+        return
+    places, numbers = (np.array(x) for x in zip(*firsts, strict=True))
+    rest = candidates.counts(left - numbers[:, None] * candidates.devices[places])
+    rest[np.arange(len(places)), places] = 0
+    rest[:, [i for i, _ in kept]] = 0
+    done = rest * candidates.done
+    best = done.argmax(axis=1)
+    reached = numbers * candidates.done[places] + done[np.arange(len(best)), best]
+    for j in np.argsort(-reached, kind="stable")[:PAIRS].tolist():
+        one, i = _with(kept, *firsts[j]), int(best[j])
+        yield _with(one, i, int(rest[j, i])) if rest[j, i] else one

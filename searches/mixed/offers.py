@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import price, table_of
@@ -13,6 +14,11 @@ from searches.mixed.master import Candidate
 
 USUAL_EXCHANGE = 4.0 / 3.0
 """Of the least exchange between kinds, 2 (U - 1)/U of the shards: between three groups."""
+
+
+@lru_cache(maxsize=1 << 16)
+def _crossings(pp: int, n_micro: int) -> float:
+    return float(alternating_crossings(pp, n_micro))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,7 @@ class Offer:
     def step_s(self, n_micro: int) -> float:
         """Return the step with some micro-batches, at least."""
         pp = len(self.fill.stages)
-        crossings = float(alternating_crossings(pp, n_micro)) if pp > 1 else 0.0
+        crossings = _crossings(pp, n_micro) if pp > 1 else 0.0
         return self.outside_s + (n_micro - 1) * self.slowest_s + crossings * self.hop_s
 
     def n_micro(self, time_s: float) -> int:

@@ -19,9 +19,9 @@ Floats = NDArray[np.float64]
 
 CANDIDATES = 1500
 """Columns of unlike devices or pipelines that are mixed for one length of the step."""
-LENGTHS = (0.004, 0.009, 0.016, 0.025, 0.04, 0.065)
+LENGTHS = (0.006, 0.012, 0.018, 0.024, 0.032, 0.045, 0.065)
 """Over the bound, of the steps for which columns are mixed."""
-PRICED = 24
+PRICED = 48
 """Mixtures of one length of the step that are priced."""
 OFFERED = 240
 """Splits that the master chooses among at last, of the columns that lose least."""
