@@ -319,7 +319,8 @@ class Columns:
             for i in exact.tolist():
                 row = int(some[mine[i]])
                 floor[i] = self._exact[self.place[row], self._class(row, int(n[mine[i]]))]
-            cut_s = (n[mine, None] - 1.0) * np.maximum(slowest, floor[:, None]) + other
+            with np.errstate(invalid="ignore"):  # 0 times infinity where there is no cut
+                cut_s = (n[mine, None] - 1.0) * np.maximum(slowest, floor[:, None]) + other
             cut_s = np.where(np.isfinite(slowest), cut_s, np.inf).min(axis=1) + messages_s[mine]
             cut_s = self.problem.fixed_s + self.problem.straggler_factor * cut_s
             least_s[mine] = np.maximum(least_s[mine], cut_s)

@@ -25,8 +25,10 @@ PRICED = 48
 """Mixtures of one length of the step that are priced."""
 OFFERED = 240
 """Splits that the master chooses among at last, of the columns that lose least."""
-POLISHED = 200
-"""Neighbours of the best mixture that are priced at most."""
+N_POLISHED = 5
+"""Mixtures whose neighbours are priced."""
+POLISHED = 100
+"""Neighbours of a mixture that are priced at most."""
 SLACK = (0.0, 0.03, 0.06, 0.1, 0.15, 0.3)
 """Of the slowest stage, of splits of pipelines with few micro-batches."""
 FEW = 24
@@ -58,8 +60,9 @@ def search_several(
             mixer.mix(time_s)
     if not halt():
         mixer.choose(low_s)
-    if mixer.first and not halt():
-        _polish(problem, mixer.first, best)
+    for mixture in mixer.fastest():
+        if not halt():
+            _polish(problem, mixture, best)
 
 
 class _Mixer:
@@ -76,8 +79,7 @@ class _Mixer:
         self.problem, self.bound, self.most_kinds = problem, bound, most_kinds
         self.best, self.halt = best, halt
         self.sizes = [pool.n_devices for pool in problem.pools]
-        self.first: tuple[float, Counts] | None = None
-        """The fastest mixture, and its step."""
+        self._priced: list[tuple[float, Counts]] = []
         self._offers: dict[tuple[int, int], Offer | None] = {}
         self._losses: dict[int, float] = {}
         self._done: set[tuple[tuple[int, int], ...]] = set()
@@ -100,9 +102,12 @@ class _Mixer:
 
     def _price(self, counts: Counts) -> None:
         if counts:
-            step_s = _offer_counts(self.problem, counts, self.best)
-            if self.first is None or step_s < self.first[0]:
-                self.first = step_s, counts
+            self._priced.append((_offer_counts(self.problem, counts, self.best), counts))
+
+    def fastest(self) -> list[tuple[float, Counts]]:
+        """Return the fastest mixtures that were priced, with their steps."""
+        found = [x for x in self._priced if math.isfinite(x[0])]
+        return sorted(found, key=lambda x: x[0])[:N_POLISHED]
 
     def _candidates(self, time_s: float) -> tuple[NDArray[np.intp], Candidates]:
         """Return rows that lose least, and what the beam needs of them."""
