@@ -7,6 +7,7 @@ too, whose NullTokenizer counts a token more.
 from typing import Any
 
 from tools.smoke.case import Case
+from tools.smoke.cases_megatron_pools import CASES as OVER_POOLS
 
 TRAINING = {"seq_len": 64, "global_batch": 8, "precision": "bf16", "optimizer": "adam"}
 DENSE: dict[str, Any] = {
@@ -133,4 +134,5 @@ CASES = [
     _case("moe-etp", "MoE, ep and etp", MOE, devices=4, tp=2, sp=True, ep=2, etp=2, zero=1),
     _case("mla", "MLA and MoE, pipeline", LATENT, devices=4, pp=2, ep=2, zero=1),
     _case("mtp", "multi-token prediction", {**LATENT, "mtp_layers": 1}, ep=2, zero=1),
+    *OVER_POOLS,
 ]
