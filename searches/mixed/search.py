@@ -18,6 +18,7 @@ from searches.mixed.answer import BestPlans, Halt, MixedAnswer, MixedOptions, St
 from searches.mixed.bound import least_step_s
 from searches.mixed.columns import Columns
 from searches.mixed.fills import ways_of
+from searches.mixed.grids.search import search_grids
 from searches.mixed.several import search_several
 from searches.mixed.single import search_single
 from searches.mixed.structures import Structures, least_sequence_s, structures_of
@@ -40,10 +41,14 @@ def search_mixed(
     halt = Halt(stop)
     ways = ways_of(problem)
     best = BestPlans(problem, options)
-    spanned = options.most_spanned
+    spanned, n_structures = options.most_spanned, 0
     while True:
-        structures = structures_of(problem, ways, spanned)
-        bound_s = _search(problem, structures, options, best, halt)
+        if options.is_uniform:
+            bound_s = search_grids(problem, spanned, options, best, halt)
+        else:
+            structures = structures_of(problem, ways, spanned)
+            n_structures = len(structures)
+            bound_s = _search(problem, structures, options, best, halt)
         if best.step_s < math.inf or spanned >= n_pools or halt():
             break
         spanned += 1
@@ -52,7 +57,7 @@ def search_mixed(
         plans=tuple(x[1] for x in rows),
         prices=tuple(x[2] for x in rows),
         bound_s=min(bound_s, rows[0][0]) if rows else math.inf,
-        n_structures=len(structures),
+        n_structures=n_structures,
         n_priced=best.n_priced,
         stopped="time limit" if halt.is_cut else "",
     )

@@ -1,0 +1,232 @@
+"""Sizes of grids, each with a bound from below: degrees, stages and pipelines.
+
+All pipelines of a grid have one split of the layers. A stage that some pipeline has on a pool
+takes at least what its layers take there. Of D pipelines of n devices a stage, pools 1 to c, the
+fastest, hold whole at most f_c = floor( sum N / (D n) ) stages; so with k_c(B) the most layers
+that end within B on pool c, or on slower ones,
+
+    sum over c of (f_c - f_c-1) k_c(B) >= layers
+    sum over stages of min( k_1(B), held ) >= layers
+
+bound the slowest stage B, `held` being what fits the memory of any pool. The step is at least
+
+    fixed + tail + S [ (m - 1) B + W + crossings hop ]
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.mixed.prices import hop_s
+from costmodels.mixed.tables import MixedProblem, StageTable
+from costmodels.schedule.zero_bubble import alternating_crossings
+from searches.mixed.fills import Way, layer_sum_s, layer_times_s
+from searches.mixed.structures import MOST_STAGES
+from searches.mixed.tails import least_tail_s
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+ROUNDING = 1e-9
+"""Share by which bounds may be missed by rounding."""
+
+
+def _least(values: Floats) -> Floats:
+    """Return the least sum of 0, 1, ... of some values."""
+    return np.concatenate([[0.0], np.cumsum(np.sort(values))])
+
+
+class GridWay:
+    """One tp, cp, ep, micro-batch and recomputation on the pools that have a table of it."""
+
+    def __init__(self, problem: MixedProblem, tables: tuple[StageTable, ...]) -> None:
+        self.problem = problem
+        self.tables = {x.pool: x for x in sorted(tables, key=lambda x: (layer_sum_s(x), x.pool))}
+        self.order = tuple(self.tables)
+        """Pools, the fastest first."""
+        self.ways = {pool: Way((x,)) for pool, x in self.tables.items()}
+        first = tables[0]
+        self.mbs, self.n_devices = first.mbs, first.n_devices
+        self.multiple = max(x.pipelines_multiple for x in tables)
+        self.stages = np.zeros(len(problem.pools), dtype=np.int64)
+        for pool in self.order:
+            self.stages[pool] = problem.pools[pool].n_devices // self.n_devices
+        each = np.array([layer_times_s(self.tables[p]) for p in self.order])
+        self.sums_s = each.sum(axis=1)
+        """Forward and backward of all layers, by the order of pools."""
+        slower = np.minimum.accumulate(each[::-1], axis=0)[::-1]
+        self.least_s = np.array([_least(x) for x in slower])
+        """The least time of 0, 1, ... layers on a pool or on a slower one."""
+        ends = [
+            sum(getattr(x, end) for x in (t.forward_s, t.backward_s))
+            for t in self.tables.values()
+            for end in ("embedding", "head")
+        ]
+        self.ends_s = min(ends[::2]) + min(ends[1::2])
+        self.total_s = float(each.min(axis=0).sum()) + self.ends_s
+        """Of a micro-batch in all stages, at least."""
+        self.slow_total_s = float(each[-1].sum()) + self.ends_s
+        """The same with all layers on the slowest pool."""
+        ratios = np.max(each[-1] / np.maximum(each, 1e-30), axis=1)
+        self.moved = np.zeros(len(problem.pools))
+        """What a second of a stage takes from that sum at most, seconds, by pool."""
+        self.moved[list(self.order)] = np.maximum(0.0, ratios - 1.0)
+        self.means = 1.0 / self.sums_s
+        self.work = float((each * self.means[:, None]).min(axis=0).sum())
+        """Least of all layers, each on a pool, in units of the whole model there."""
+
+    @property
+    def n_pipelines(self) -> list[int]:
+        """Numbers of pipelines that share the batch evenly, and fit with one stage."""
+        batches, most = self.problem.global_batch // self.mbs, int(self.stages.sum())
+        if self.problem.global_batch % self.mbs:
+            return []
+        return [
+            n
+            for n in range(self.multiple, min(batches, most) + 1, self.multiple)
+            if batches % n == 0
+        ]
+
+    def hop_s(self, first: int, second: int, n_pipelines: int) -> float:
+        """Return the time of one message from a stage on a pool to the next on another."""
+        return hop_s(self.problem, self.tables[first], self.tables[second], n_pipelines)
+
+    @cached_property
+    def least_hop_s(self) -> float:
+        """The least time of a message over any boundary."""
+        return min(self.hop_s(a, b, 1) for a in self.order for b in self.order)
+
+    @cached_property
+    def tails_s(self) -> dict[tuple[int, bool], Floats]:
+        """What follows the pipeline at least, by stages: of D pipelines, and whether of one kind.
+
+        Of several kinds it is that of any number of pipelines up to D.
+        """
+        keys = [(d, alone) for d in self.n_pipelines for alone in (False, True)]
+        ranges = [(d if alone else self.multiple, d) for d, alone in keys]
+        ways = list(self.ways.values())
+        tails = least_tail_s(self.problem, ways, ranges, MOST_STAGES, False).min(axis=0)
+        return {key: tails[:, i] for i, key in enumerate(keys)}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Row:
+    """Pipelines of some stages, all of the same degrees."""
+
+    way: GridWay
+    pp: int
+    n_pipelines: int
+
+    @property
+    def n_micro(self) -> int:
+        """Micro-batches of each pipeline."""
+        return self.way.problem.global_batch // (self.way.mbs * self.n_pipelines)
+
+    def step_s(self, slowest_s: Floats, moved: Floats, hop_s: Floats, alone: bool) -> Floats:
+        """Return the step with a slowest stage of some time at least.
+
+        The sum of the stages falls by `moved` seconds at most for each that the slowest takes
+        longer: the step is least with the fastest, or where the sum reaches its own least.
+        """
+        way, m = self.way, self.n_micro
+        crossings = float(alternating_crossings(self.pp, m)) if self.pp > 1 else 0.0
+        tail_s = float(way.tails_s[self.n_pipelines, alone][self.pp])
+        pipeline_s = least_pipeline_s(way, m, slowest_s, moved) + crossings * hop_s
+        return way.problem.fixed_s + way.problem.straggler_factor * pipeline_s + tail_s
+
+    def least_s(self) -> float:
+        """Return the step at least."""
+        slowest_s = self.slowest_s(self.stages_within, self.held())
+        moved, hop_s = self.pp * self.way.moved.max(), self.way.least_hop_s
+        one, its_moved, its_hop_s = (np.asarray(x) for x in (slowest_s, moved, hop_s))
+        alone = self.step_s(one, its_moved, its_hop_s, alone=True)
+        several = self.step_s(one, its_moved, its_hop_s, alone=False)
+        return float(min(alone, several))
+
+    @property
+    def stages_within(self) -> Ints:
+        """Stages that the fastest 1, 2, ... pools hold whole at most."""
+        held = np.cumsum(self.way.stages[list(self.way.order)]) // self.n_pipelines
+        return np.asarray(np.minimum(held, self.pp))
+
+    def held(self) -> Ints:
+        """Return the most layers of each stage that fit the memory of any pool, `(pp,)`."""
+        problem, n_layers = self.way.problem, self.way.problem.n_layers
+        share = self.n_pipelines if problem.zero else 1
+        active = np.minimum(self.n_micro, self.pp - np.arange(self.pp))[:, None]
+        most = np.zeros(self.pp, dtype=np.int64)
+        for pool, x in self.way.tables.items():
+            sizes = [
+                _least(np.diff(prefix.layers))
+                for prefix in (x.whole_bytes, x.shared_bytes, x.activation_bytes, x.working_bytes)
+            ]
+            whole = sizes[0] + sizes[1] / share + sizes[3] + x.fixed_bytes
+            usable = problem.pools[pool].usable_bytes * (1.0 + ROUNDING)
+            fits = whole[None, :] + active * sizes[2][None, :] <= usable
+            most = np.maximum(most, fits.sum(axis=1) - 1)
+        return np.minimum(most, n_layers)
+
+    def slowest_s(self, within: Ints, held: Ints) -> float:
+        """Return the slowest stage at least; infinite where the memory holds too few layers."""
+        least, n_layers = self.way.least_s, self.way.problem.n_layers
+        if within[-1] < self.pp or held.sum() < n_layers or held.min() < 1:
+            return float("inf")
+        counts = np.diff(within, prepend=0)
+        times = np.unique(least[:, 1:])
+        first, last = 0, len(times) - 1
+        while first < last:
+            middle = (first + last) // 2
+            limit = times[middle] * (1.0 + ROUNDING)
+            each = [int(x.searchsorted(limit, side="right")) - 1 for x in least]
+            enough = int(counts @ each) >= n_layers
+            enough = enough and int(np.minimum(held, each[0]).sum()) >= n_layers
+            first, last = (first, middle) if enough else (middle + 1, last)
+        fluid_s = self.way.work / float(counts @ self.way.means)
+        return max(float(times[first]), fluid_s) * (1.0 - ROUNDING)
+
+
+def least_pipeline_s(
+    way: GridWay, n_micro: Ints | int, slowest_s: Floats, moved: Floats
+) -> Floats:
+    """Return micro-batches through all stages but for messages, at least; see `Row.step_s`."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        later = np.where(moved > 0, (way.slow_total_s - way.total_s) / moved, 0.0)
+        later = np.maximum(slowest_s, later)
+        near = np.maximum(way.total_s, way.slow_total_s - moved * slowest_s)
+        result = np.minimum((n_micro - 1) * slowest_s + near, (n_micro - 1) * later + way.total_s)
+    return np.where(np.isfinite(slowest_s), result, np.inf)
+
+
+def grid_ways(problem: MixedProblem) -> list[GridWay]:
+    """Return the degrees that grids may have."""
+    groups: dict[tuple[object, ...], list[StageTable]] = {}
+    for table in problem.tables:
+        groups.setdefault(table.key[1:], []).append(table)
+    return [GridWay(problem, tuple(x)) for _, x in sorted(groups.items())]
+
+
+def rows_of(way: GridWay) -> list[tuple[float, Row]]:
+    """Return the sizes of grids of some degrees that the pools hold, with a rough bound of each.
+
+    By rates alone: with y_c a pool's mean rate, B >= sum over layers of min_c ( y_c t_c ) over
+    sum over stages of y (weak duality, as in `structures`).
+    """
+    problem, most = way.problem, min(MOST_STAGES, way.problem.n_layers)
+    sizes, held = way.n_pipelines, np.cumsum(way.stages[list(way.order)])
+    if not sizes:
+        return []
+    pp = np.arange(1, most + 1)
+    results = []
+    for n in sizes:
+        m = problem.global_batch // (way.mbs * n)
+        own = pp[pp <= held[-1] // n]
+        within = np.minimum((held // n)[None, :], own[:, None])
+        rates = np.diff(within, prepend=0, axis=1) @ way.means
+        step_s = least_pipeline_s(way, m, way.work / rates, own * way.moved.max())
+        step_s = problem.fixed_s + problem.straggler_factor * step_s
+        results += [
+            (s, Row(way, p, n)) for s, p in zip(step_s.tolist(), own.tolist(), strict=True)
+        ]
+    return results
