@@ -125,10 +125,10 @@ class Row:
         return self.way.problem.global_batch // (self.way.mbs * self.n_pipelines)
 
     def step_s(self, slowest_s: Floats, moved: Floats, hop_s: Floats, alone: bool) -> Floats:
-        """Return the step with a slowest stage of some time at least.
+        """Return the step with a slowest stage of some time at least; see `least_pipeline_s`.
 
-        The sum of the stages falls by `moved` seconds at most for each that the slowest takes
-        longer: the step is least with the fastest, or where the sum reaches its own least.
+        `moved` is what the sum of the stages falls by for each second in the slowest at most,
+        `alone` whether pipelines are of one kind.
         """
         way, m = self.way, self.n_micro
         crossings = float(alternating_crossings(self.pp, m)) if self.pp > 1 else 0.0
@@ -187,15 +187,21 @@ class Row:
         return max(float(times[first]), fluid_s) * (1.0 - ROUNDING)
 
 
-def least_pipeline_s(
-    way: GridWay, n_micro: Ints | int, slowest_s: Floats, moved: Floats
-) -> Floats:
-    """Return micro-batches through all stages but for messages, at least; see `Row.step_s`."""
+def least_pipeline_s(way: GridWay, n_micro: int, slowest_s: Floats, moved: Floats) -> Floats:
+    """Return micro-batches through all stages but for messages, at least.
+
+    (m - 1) B + max( total, slow total - moved B, B ) for some B of `slowest_s` at least: convex
+    in B, so least at that or where the sum of the stages falls no further.
+    """
+
+    def through(slowest_s: Floats) -> Floats:
+        total_s = np.maximum(way.total_s, way.slow_total_s - moved * slowest_s)
+        return (n_micro - 1) * slowest_s + np.maximum(total_s, slowest_s)
+
     with np.errstate(divide="ignore", invalid="ignore"):
         later = np.where(moved > 0, (way.slow_total_s - way.total_s) / moved, 0.0)
-        later = np.maximum(slowest_s, later)
-        near = np.maximum(way.total_s, way.slow_total_s - moved * slowest_s)
-        result = np.minimum((n_micro - 1) * slowest_s + near, (n_micro - 1) * later + way.total_s)
+        later = np.minimum(later, way.slow_total_s / (1.0 + moved))
+        result = np.minimum(through(slowest_s), through(np.maximum(slowest_s, later)))
     return np.where(np.isfinite(slowest_s), result, np.inf)
 
 

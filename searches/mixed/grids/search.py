@@ -21,7 +21,7 @@ from searches.mixed.answer import BestPlans, Halt, MixedOptions
 from searches.mixed.fills import least_filled_s
 from searches.mixed.grids.kinds import Ints, counts_of, kind_sets, may_fit
 from searches.mixed.grids.rows import Row, grid_ways, rows_of
-from searches.mixed.grids.splits import grid_of, shared_stages, splits_of
+from searches.mixed.grids.splits import grid_of, is_small, shared_stages, splits_of
 
 Floats = NDArray[np.float64]
 
@@ -41,14 +41,15 @@ class _Set:
     """`(n, n_kinds)`."""
     slowest_s: float
 
-    def offer(self, best: BestPlans) -> None:
-        """Price splits with some of the numbers of pipelines."""
+    def offer(self, best: BestPlans) -> bool:
+        """Price splits with some of the numbers of pipelines; tell whether these are all."""
         row, n = self.row, len(self.counts)
         some = np.unique(np.linspace(0, n - 1, min(n, PRICED)).astype(np.int64))
         for counts in self.counts[some].tolist():
             stages = shared_stages(row, self.kinds, counts)
             for layers in splits_of(row, self.kinds, stages, self.slowest_s):
                 best.offer(grid_of(row, self.kinds, counts, layers))
+        return len(some) == n and len(self.kinds) < 3 and is_small(row)
 
 
 class _Sets:
@@ -163,6 +164,6 @@ def search_grids(
                 push(max(low_s, found[0]), found[1])
         else:
             n_tried += 1
-            bound_s = min(bound_s, low_s)
-            what.offer(best)
+            if not what.offer(best):
+                bound_s = min(bound_s, low_s)
     return min(bound_s, best.step_s)

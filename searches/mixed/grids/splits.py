@@ -60,12 +60,17 @@ def shared_stages(
     return [_Shared(x) for x in zip(*each, strict=True)]
 
 
+def is_small(row: Row) -> bool:
+    """Tell whether all splits are looked at."""
+    return math.comb(row.way.problem.n_layers - 1, row.pp - 1) <= SMALL
+
+
 def splits_of(
     row: Row, kinds: Sequence[tuple[int, ...]], stages: Sequence[Filling], low_s: float
 ) -> Iterator[list[int]]:
     """Yield layers by stage: those of least slowest stage, and with less work in all."""
     n_layers, pp = row.way.problem.n_layers, row.pp
-    if math.comb(n_layers - 1, pp - 1) <= SMALL:
+    if is_small(row):
         for inner in combinations(range(1, n_layers), pp - 1):
             yield np.diff((0, *inner, n_layers)).tolist()
         return
