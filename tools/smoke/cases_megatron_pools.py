@@ -68,7 +68,9 @@ CASES = [
     _case("stages", "two pools, uneven stages", (2, 2, 1), in_ci=True),
     _case("deep", "two pools, four uneven stages", (4, 1, 1)),
     _case("tp", "two pools, tp, uneven stages", (2, 1, 1), tp=2),
-    _case("wide", "two pools, four uneven stages, dp", (4, 2, 1), ("127.0.0.[1-2]", "127.0.0.[3-4]")),
+    _case(
+        "wide", "two pools, four uneven stages, dp", (4, 2, 1), ("127.0.0.[1-2]", "127.0.0.[3-4]")
+    ),
     _case("replicas", "two pools, a replica on each", (1, 4, 2)),
     _case("kinds", "two pools, replicas over other pools", (2, 3, 2), THREE_NODES),
     _case("recompute", "two pools, recompute", (2, 2, 1), recompute="full"),

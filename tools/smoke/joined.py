@@ -43,10 +43,8 @@ def joined_job(case: Case, planner: Sequence[str], folder: Path) -> EmittedJob:
     answer.write_text(json.dumps(data))
     plan = chosen_plan(data, case)
     named, out = f"{answer}#t{plan.rank}", folder / "plans"
-    answer_of(
-        [*planner, "emit", named, "--for", case.framework, "--launcher", "slurm"]
-        + ["--out", str(out)]
-    )
+    emit = [*planner, "emit", named, "--for", case.framework, "--launcher", "slurm"]
+    answer_of([*emit, "--out", str(out)])
     (place,) = out.iterdir()
     jobs = sorted(place.glob("*.sbatch"))
     if len(jobs) != 1:
@@ -55,7 +53,7 @@ def joined_job(case: Case, planner: Sequence[str], folder: Path) -> EmittedJob:
     placed = json.loads(answer_of([*planner, "place", named, "--format", "json"]))
     nodes = (place / NODE_LIST).read_text()
     model, read = model_from_dict(case.model), cluster_from_dict(cluster).cluster
-    layout = layout_of(plan, model)
+    layout = layout_of(plan, model, placed["rank_order"])
     first = read.pools[0]
     n_nodes = layout.n_devices // first.devices_per_node
     facts = expected_facts(

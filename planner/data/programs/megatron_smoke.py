@@ -3,9 +3,9 @@
 
     megatron.sh --smoke [further Megatron-LM flags]
 
-runs this in place of `torchrun ... pretrain_gpt.py`, with the same words. One call starts the ranks
-of all nodes; with SMOKE_PER_NODE=1 it is called once a node, as the script itself is, starts the
-ranks of the node that NODE_RANK names, and these meet at MASTER_ADDR. Needs torch and
+runs this in place of `torchrun ... pretrain_gpt.py`, with the same words. One call starts the
+ranks of all nodes; with SMOKE_PER_NODE=1 it is called once a node, as the script itself is,
+starts the ranks of the node that NODE_RANK names, and these meet at MASTER_ADDR. Needs torch and
 megatron-core with its `megatron.training` (0.17 or later, from PyPI, or a checkout in
 MEGATRON_DIR); no GPU, no Transformer Engine. The training loop, model, pipeline schedule,
 optimizers and process groups are Megatron-LM's; what stands in for the GPU is in megatron_cpu.py,

@@ -49,6 +49,7 @@ class GridWay:
         self.ways = {pool: Way((x,)) for pool, x in self.tables.items()}
         first = tables[0]
         self.mbs, self.n_devices = first.mbs, first.n_devices
+        self.degrees = first.tp, first.cp, first.ep
         self.multiple = max(x.pipelines_multiple for x in tables)
         self.stages = np.zeros(len(problem.pools), dtype=np.int64)
         for pool in self.order:
@@ -202,7 +203,7 @@ def least_pipeline_s(way: GridWay, n_micro: int, slowest_s: Floats, moved: Float
         later = np.where(moved > 0, (way.slow_total_s - way.total_s) / moved, 0.0)
         later = np.minimum(later, way.slow_total_s / (1.0 + moved))
         result = np.minimum(through(slowest_s), through(np.maximum(slowest_s, later)))
-    return np.where(np.isfinite(slowest_s), result, np.inf)
+    return np.asarray(np.where(np.isfinite(slowest_s), result, np.inf))
 
 
 def grid_ways(problem: MixedProblem) -> list[GridWay]:

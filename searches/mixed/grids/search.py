@@ -20,6 +20,7 @@ from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt, MixedOptions
 from searches.mixed.fills import least_filled_s
 from searches.mixed.grids.kinds import Ints, counts_of, kind_sets, may_fit
+from searches.mixed.grids.nodes import on_whole_nodes
 from searches.mixed.grids.rows import Row, grid_ways, rows_of
 from searches.mixed.grids.splits import grid_of, is_small, shared_stages, splits_of
 
@@ -106,10 +107,11 @@ class _Sets:
         members = self.sets.members[self.rows[at]]
         members = members[members >= 0]
         used = self.sets.used[members]
+        kinds = tuple(self.sets.pools[i] for i in members.tolist())
         counts = counts_of(used, way.stages, row.n_pipelines, way.multiple)
+        counts = on_whole_nodes(way, kinds, counts)
         if not len(counts):
             return None
-        kinds = tuple(self.sets.pools[i] for i in members.tolist())
         most = counts.max(axis=0)
         if len(members) == 3:  # not all numbers are among them
             most = np.full(3, row.n_pipelines - 2 * way.multiple)
