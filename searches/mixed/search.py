@@ -6,6 +6,8 @@
    are worth their devices at its prices; of those CP-SAT chooses kinds and numbers of pipelines
    (`master`) within a step that is halved towards the bound. What it chooses is priced whole.
 
+Plans that are one grid of ranks have a search of their own (`grids`).
+
 Small problems are searched whole: every split of every structure is a candidate, and choices are
 priced until none is left whose bound is below the best.
 """
@@ -75,21 +77,20 @@ def _search(
         return math.inf
     if (whole := every_fill(problem, structures)) is not None:
         whole_s = search_whole(problem, whole, options, best, halt)
-        is_one_kind = options.is_uniform and options.is_bounded and options.most_kinds > 1
-        if whole_s > 0.0 and not is_one_kind:
+        if whole_s > 0.0:
             return whole_s
     columns = Columns(problem, structures, options.most_kinds)
     if not len(columns):
         return math.inf
-    single_s = search_single(problem, columns, options, best, halt)
-    if options.most_kinds == 1 or (options.is_uniform and not options.is_bounded):
+    single_s = search_single(problem, columns, best, halt)
+    if options.most_kinds == 1:
         return single_s
     sequence_s = least_sequence_s(problem, structures.ways)
     fluid_s = problem.straggler_factor * problem.global_batch * sequence_s
     high_s = best.step_s if best.step_s < math.inf else 64.0 * fluid_s
     columns.prune(high_s)
     several_s, dual = least_step_s(columns, fluid_s, high_s, halt)
-    if not options.is_uniform and not halt():
+    if not halt():
         search_several(problem, columns, (several_s, dual), options, best, halt)
     return min(single_s, several_s)
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, permutations
+from itertools import combinations, permutations, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,8 @@ MOST_KINDS = 3
 """Of one grid."""
 MOST_SETS = 20_000
 """Sets of two and of three kinds that are looked at."""
+FEW = 40
+"""Ways to share the pipelines of a row by kinds, up to which all sets are tried with each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,29 +80,51 @@ def _n_sets(n: int, size: int) -> int:
     return n * (n - 1) // 2 if size == 2 else n * (n - 1) * (n - 2) // 6
 
 
-def may_fit(sets: KindSets, stages: Ints, n_pipelines: int) -> NDArray[np.bool_]:
+def may_fit(sets: KindSets, stages: Ints, n_pipelines: int, multiple: int) -> NDArray[np.bool_]:
     """Tell of each set whether pipelines may lie within the stages that each pool holds.
 
-    Exact for one and two kinds but for multiples; for three a necessary condition.
+    By weights y of the pools: all pipelines need at least min over kinds (used y) times as much as
+    the pools hold, stages y. Of few pipelines all ways to share them are looked at.
     """
     members, used = sets.members, sets.used
+    kinds = np.where(members >= 0, members, members[:, :1])
     result = np.ones(len(members), dtype=bool)
-    for p in range(used.shape[1]):
-        own = np.where(members >= 0, used[members, p], np.iinfo(np.int64).max)
-        result &= own.min(axis=1) * n_pipelines <= stages[p]
-    pairs = np.flatnonzero(result & (members[:, 1] >= 0) & (members[:, 2] < 0))
-    low, high = np.ones(len(pairs)), np.full(len(pairs), n_pipelines - 1.0)
-    for p in range(used.shape[1]):
-        a, b = used[members[pairs, 0], p], used[members[pairs, 1], p]
-        left = stages[p] - n_pipelines * b  # (a - b) n <= left
-        more, less = a > b, a < b
-        with np.errstate(divide="ignore", invalid="ignore"):
-            ratio = left / (a - b)
-        high = np.where(more, np.minimum(high, np.floor(ratio)), high)
-        low = np.where(less, np.maximum(low, np.ceil(ratio)), low)
-        high = np.where((a == b) & (left < 0), 0.0, high)
-    result[pairs[low > high]] = False
+    for y in _weights(used.shape[1]):
+        result &= (used @ y)[kinds].min(axis=1) * n_pipelines <= float(stages @ y)
+    for n_kinds in range(2, MOST_KINDS + 1):
+        rows = np.flatnonzero(result & ((members >= 0).sum(axis=1) == n_kinds))
+        counts = multiple * _shares(n_pipelines // multiple, n_kinds)
+        if not len(rows) or len(counts) > FEW:
+            result[rows] &= len(counts) > 0
+            continue
+        own = used[members[rows, :n_kinds]]
+        fits = np.zeros(len(rows), dtype=bool)
+        for row in counts:
+            fits |= (np.tensordot(own, row, axes=(1, 0)) <= stages).all(axis=1)
+        result[rows] = fits
     return result
+
+
+@lru_cache(maxsize=16)
+def _weights(n_pools: int) -> Ints:
+    """Return weights of pools that tell what does not fit: 0, 1, 2 or 3 each, of few pools."""
+    most = 3 if n_pools <= 3 else 1
+    grid = np.array(list(product(range(most + 1), repeat=n_pools)), dtype=np.int64)
+    return grid[1:]
+
+
+@lru_cache(maxsize=1024)
+def _shares(n: int, n_kinds: int) -> Ints:
+    """Return ways to share n pipelines by some kinds, `(n_ways, n_kinds)`: of three kinds some."""
+    if n_kinds == 1:
+        return np.array([[n]])
+    if n_kinds == 2:
+        first = np.arange(1, n)
+        return np.stack([first, n - first], axis=1)
+    some = np.unique(np.linspace(1, max(1, n - 2), 64).astype(np.int64))
+    grid = np.stack([x.ravel() for x in np.meshgrid(some, some, indexing="ij")], axis=1)
+    rows = np.concatenate([grid, n - grid.sum(axis=1, keepdims=True)], axis=1)
+    return np.asarray(rows[rows[:, 2] >= 1])
 
 
 def counts_of(used: Ints, stages: Ints, n_pipelines: int, multiple: int) -> Ints:
@@ -109,17 +133,5 @@ def counts_of(used: Ints, stages: Ints, n_pipelines: int, multiple: int) -> Ints
     All of one and two kinds; of three some where there are very many. `used` are the stages of
     each kind by pool, `stages` those that each pool holds.
     """
-    steps = n_pipelines // multiple
-    n_kinds = len(used)
-    if n_kinds == 1:
-        rows = np.array([[steps]])
-    elif n_kinds == 2:
-        first = np.arange(1, steps)
-        rows = np.stack([first, steps - first], axis=1)
-    else:
-        some = np.unique(np.linspace(1, max(1, steps - 2), 64).astype(np.int64))
-        grid = np.stack([x.ravel() for x in np.meshgrid(some, some, indexing="ij")], axis=1)
-        rows = np.concatenate([grid, steps - grid.sum(axis=1, keepdims=True)], axis=1)
-        rows = rows[rows[:, 2] >= 1]
-    rows = rows * multiple
+    rows = multiple * _shares(n_pipelines // multiple, len(used))
     return np.asarray(rows[(rows @ used <= stages).all(axis=1)])

@@ -197,7 +197,7 @@ def least_pipeline_s(way: GridWay, n_micro: int, slowest_s: Floats, moved: Float
 
     def through(slowest_s: Floats) -> Floats:
         total_s = np.maximum(way.total_s, way.slow_total_s - moved * slowest_s)
-        return (n_micro - 1) * slowest_s + np.maximum(total_s, slowest_s)
+        return np.asarray((n_micro - 1) * slowest_s + np.maximum(total_s, slowest_s))
 
     with np.errstate(divide="ignore", invalid="ignore"):
         later = np.where(moved > 0, (way.slow_total_s - way.total_s) / moved, 0.0)

@@ -28,6 +28,10 @@ Floats = NDArray[np.float64]
 
 TRIED = 400
 """Sets of kinds that are split at most, once a plan is known."""
+NEAR = 1.03
+"""Of the best step, up to which further plans are looked for, to be listed beside it."""
+LISTED = 50
+"""Plans among which those are counted."""
 PRICED = 12
 """Numbers of pipelines by kind that are priced of a set at most."""
 
@@ -60,7 +64,7 @@ class _Sets:
         way, n_pools = row.way, len(row.way.problem.pools)
         self.row, self.at = row, 0
         self.sets = kind_sets(way.order, n_pools, row.pp, most_spanned, most_kinds)
-        rows = np.flatnonzero(may_fit(self.sets, way.stages, row.n_pipelines))
+        rows = np.flatnonzero(may_fit(self.sets, way.stages, row.n_pipelines, way.multiple))
         slowest_s = self._slowest_s(self.sets.within[rows], row)
         members = self.sets.members[rows]
         moved = self.sets.used @ way.moved
@@ -133,6 +137,15 @@ def _least_hop_s(row: Row, pools: Sequence[int]) -> float:
     return max((row.way.hop_s(a, b, n) for a, b in pairs), default=0.0)
 
 
+def _limit_s(best: BestPlans) -> float:
+    """Return the step from which on no other plan is of interest: that of the last one to list."""
+    if best.step_s == math.inf:
+        return math.inf
+    near = [s for s, plan, _ in best.first(LISTED) if len(plan.pools) > 1]
+    last_s = near[best.options.n_best - 1] if len(near) >= best.options.n_best else math.inf
+    return max(best.step_s, min(last_s, NEAR * best.step_s))
+
+
 def search_grids(
     problem: MixedProblem, most_spanned: int, options: MixedOptions, best: BestPlans, halt: Halt
 ) -> float:
@@ -151,7 +164,8 @@ def search_grids(
     bounded: set[Row] = set()
     while queue:
         low_s, _, what = heappop(queue)
-        if low_s >= best.step_s or halt() or (n_tried >= TRIED and best.step_s < math.inf):
+        bound_s = min(bound_s, low_s) if low_s >= best.step_s else bound_s
+        if low_s >= _limit_s(best) or halt() or (n_tried >= TRIED and best.step_s < math.inf):
             return min(bound_s, low_s, best.step_s)
         if isinstance(what, Row) and what not in bounded:
             bounded.add(what)

@@ -125,6 +125,6 @@ def grid_of(
             n_micro=m,
             n_sequences=n * mbs * m,
         )
-        for pools, n in zip(kinds, counts, strict=True)
+        for pools, n in sorted(zip(kinds, counts, strict=True))
     )
     return MixedPlan(made, row.way.problem.zero)
