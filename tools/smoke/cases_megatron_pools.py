@@ -20,6 +20,14 @@ DENSE: dict[str, Any] = {
     "bias": False,
     "positions": "rope",
 }
+MOE: dict[str, Any] = {
+    **DENSE,
+    "moe": {"experts": 4, "topk": 2, "moe_ffn": 64, "shared_experts": 1, "dense_layers": 1},
+}
+TWO_NODES = ("127.0.0.1", "127.0.0.2")
+"""Nodes of the new pool, and of the old one."""
+FOUR_NODES = ("127.0.0.[1-2]", "127.0.0.[3-4]")
+UNLIKE_NODES = ("127.0.0.[1-3]", "127.0.0.4")
 
 
 def _pool(name: str, accelerator: str, nic: str, hosts: str, per_node: int) -> dict[str, Any]:
@@ -40,7 +48,7 @@ def _case(
     name: str,
     feature: str,
     grid: tuple[int, int, int],
-    nodes: tuple[str, str] = ("127.0.0.1", "127.0.0.2"),
+    nodes: tuple[str, str] = TWO_NODES,
     *,
     model: dict[str, Any] = DENSE,
     in_ci: bool = False,
@@ -63,15 +71,13 @@ def _case(
     )
 
 
-THREE_NODES = ("127.0.0.1", "127.0.0.[2-3]")
 CASES = [
     _case("stages", "two pools, uneven stages", (2, 2, 1), in_ci=True),
     _case("deep", "two pools, four uneven stages", (4, 1, 1)),
     _case("tp", "two pools, tp, uneven stages", (2, 1, 1), tp=2),
-    _case(
-        "wide", "two pools, four uneven stages, dp", (4, 2, 1), ("127.0.0.[1-2]", "127.0.0.[3-4]")
-    ),
+    _case("wide", "two pools, four uneven stages, dp", (4, 2, 1), FOUR_NODES),
     _case("replicas", "two pools, a replica on each", (1, 4, 2)),
-    _case("kinds", "two pools, replicas over other pools", (2, 3, 2), THREE_NODES),
+    _case("kinds", "two pools, replicas on unlike pools", (2, 4, 2), UNLIKE_NODES),
     _case("recompute", "two pools, recompute", (2, 2, 1), recompute="full"),
+    _case("moe", "two pools, MoE, uneven stages", (2, 2, 1), model=MOE, ep=2),
 ]

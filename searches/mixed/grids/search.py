@@ -28,8 +28,8 @@ Floats = NDArray[np.float64]
 
 TRIED = 400
 """Sets of kinds that are split at most, once a plan is known."""
-NEAR = 1.03
-"""Of the best step, up to which further plans are looked for, to be listed beside it."""
+FURTHER = 40
+"""Rows that are opened for more plans to list at most, once the best is known."""
 LISTED = 50
 """Plans among which those are counted."""
 PRICED = 12
@@ -139,11 +139,9 @@ def _least_hop_s(row: Row, pools: Sequence[int]) -> float:
 
 def _limit_s(best: BestPlans) -> float:
     """Return the step from which on no other plan is of interest: that of the last one to list."""
-    if best.step_s == math.inf:
-        return math.inf
-    near = [s for s, plan, _ in best.first(LISTED) if len(plan.pools) > 1]
-    last_s = near[best.options.n_best - 1] if len(near) >= best.options.n_best else math.inf
-    return max(best.step_s, min(last_s, NEAR * best.step_s))
+    steps = [s for s, plan, _ in best.first(LISTED) if len(plan.pools) > 1]
+    n = best.options.n_best
+    return max(best.step_s, steps[n - 1]) if len(steps) >= n else math.inf
 
 
 def search_grids(
@@ -155,7 +153,7 @@ def search_grids(
         (s, next(order), row) for way in grid_ways(problem) for s, row in rows_of(way)
     ]
     heapify(queue)
-    bound_s, n_tried = math.inf, 0
+    bound_s, n_tried, n_further = math.inf, 0, 0
 
     def push(low_s: float, what: Row | _Sets | _Set) -> None:
         if low_s < math.inf:
@@ -164,13 +162,14 @@ def search_grids(
     bounded: set[Row] = set()
     while queue:
         low_s, _, what = heappop(queue)
-        bound_s = min(bound_s, low_s) if low_s >= best.step_s else bound_s
-        if low_s >= _limit_s(best) or halt() or (n_tried >= TRIED and best.step_s < math.inf):
+        is_done = low_s >= best.step_s and (n_further >= FURTHER or low_s >= _limit_s(best))
+        if is_done or halt() or (n_tried >= TRIED and best.step_s < math.inf):
             return min(bound_s, low_s, best.step_s)
         if isinstance(what, Row) and what not in bounded:
             bounded.add(what)
             push(max(low_s, what.least_s()), what)
         elif isinstance(what, Row):
+            n_further += low_s >= best.step_s
             sets = _Sets(what, most_spanned, options.most_kinds, low_s)
             push(sets.least_s, sets)
         elif isinstance(what, _Sets):
