@@ -1,8 +1,10 @@
 """Which pools the stages of a pipeline lie on, and which such pipelines share one grid."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import combinations, permutations, product
+from itertools import combinations, pairwise, permutations, product
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,26 +14,31 @@ Ints = NDArray[np.int64]
 MOST_KINDS = 3
 """Of one grid."""
 MOST_SETS = 20_000
-"""Sets of two and of three kinds that are looked at."""
+"""Sets of two and of three kinds that are looked at in one row."""
 FEW = 40
 """Ways to share the pipelines of a row by kinds, up to which all sets are tried with each."""
 
 
 @dataclass(frozen=True, slots=True)
-class KindSets:
-    """Pipelines of some stages by the pool of each, and sets of them."""
+class Pipelines:
+    """Pipelines of some stages by the pool of each stage: the kinds that a grid may have."""
 
     pools: tuple[tuple[int, ...], ...]
-    """Of each pipeline, the pool of each stage."""
+    """The pool of each stage."""
+    classes: NDArray[np.int8]
+    """The same as its place among the pools, the fastest first, `(n_pipelines, pp)`."""
     used: Ints
     """Stages by pool, `(n_pipelines, n_pools)`."""
-    members: Ints
-    """Pipelines of each set, `(n_sets, MOST_KINDS)`; -1 where it has fewer."""
-    within: Ints
-    """Stages that none of a set has on a pool slower than the fastest 1, 2, ...;
-    `(n_sets, n_pools of the order)`."""
-    is_whole: bool
-    """Whether every set is among them."""
+    neighbours: NDArray[np.bool_]
+    """Whether a stage on a pool is followed by one on another, `(n_pipelines, pools, pools)`."""
+
+    def within(self, members: Ints, n_classes: int) -> Ints:
+        """Return the stages that sets have on the fastest 1, 2, ... pools alone."""
+        slowest = self.classes[members[:, 0]]
+        for j in range(1, members.shape[1]):
+            has = members[:, j] >= 0
+            slowest[has] = np.maximum(slowest[has], self.classes[members[has, j]])
+        return np.stack([(slowest <= i).sum(axis=1) for i in range(n_classes)], axis=1)
 
 
 def _placings(order: tuple[int, ...], pp: int, most_spanned: int) -> list[tuple[int, ...]]:
@@ -48,45 +55,46 @@ def _placings(order: tuple[int, ...], pp: int, most_spanned: int) -> list[tuple[
 
 
 @lru_cache(maxsize=512)
-def kind_sets(
-    order: tuple[int, ...], n_pools: int, pp: int, most_spanned: int, most_kinds: int
-) -> KindSets:
-    """Return the pipelines of `pp` stages over the pools of an order, fastest first, and sets."""
+def pipelines_of(order: tuple[int, ...], n_pools: int, pp: int, most_spanned: int) -> Pipelines:
+    """Return the pipelines of `pp` stages over the pools of an order, the fastest first."""
     pools = _placings(order, pp, most_spanned)
     place = {pool: i for i, pool in enumerate(order)}
     classes = np.array([[place[p] for p in one] for one in pools], dtype=np.int8)
     used = np.zeros((len(pools), n_pools), dtype=np.int64)
     for pool in order:
         used[:, pool] = (classes == place[pool]).sum(axis=1)
-    groups, is_whole = [np.arange(len(pools))[:, None]], True
-    for n in range(2, min(most_kinds, MOST_KINDS) + 1):
-        some = np.arange(len(pools))
-        while len(some) > n and _n_sets(len(some), n) > MOST_SETS:
-            some, is_whole = some[:: 2 if len(some) > 2 * n else 1][: len(some) - 1], False
-        if len(some) >= n:
-            groups.append(np.array(list(combinations(some.tolist(), n)), dtype=np.int64))
-    members = np.concatenate(
-        [np.pad(x, ((0, 0), (0, MOST_KINDS - x.shape[1])), constant_values=-1) for x in groups]
-    )
-    slowest = classes[members[:, 0]]
-    for j in range(1, MOST_KINDS):
-        has = members[:, j] >= 0
-        slowest[has] = np.maximum(slowest[has], classes[members[has, j]])
-    within = np.stack([(slowest <= i).sum(axis=1) for i in range(len(order))], axis=1)
-    return KindSets(tuple(pools), used, members, within, is_whole)
+    neighbours = np.zeros((len(pools), n_pools, n_pools), dtype=bool)
+    for i, one in enumerate(pools):
+        for a, b in set(pairwise(one)):
+            neighbours[i, a, b] = True
+    return Pipelines(tuple(pools), classes, used, neighbours)
 
 
-def _n_sets(n: int, size: int) -> int:
-    return n * (n - 1) // 2 if size == 2 else n * (n - 1) * (n - 2) // 6
+def sets_of(some: Ints, sizes: Sequence[int]) -> tuple[Ints, bool]:
+    """Return sets of kinds, `(n_sets, MOST_KINDS)`, -1 where one has fewer; whether these are all.
+
+    `some` are the pipelines that may be kinds; of too many sets are made of a part of them.
+    """
+    groups, is_whole = [], True
+    for n in sizes:
+        n_some = len(some)
+        while comb(n_some, n) > MOST_SETS:
+            n_some, is_whole = n_some - 1 - n_some // 50, False
+        places = np.unique(np.linspace(0, max(0, len(some) - 1), n_some).round().astype(np.int64))
+        chosen = list(combinations(some[places].tolist(), n))
+        members = np.array(chosen, dtype=np.int64).reshape(-1, n)
+        groups.append(np.pad(members, ((0, 0), (0, MOST_KINDS - n)), constant_values=-1))
+    return np.concatenate(groups), is_whole
 
 
-def may_fit(sets: KindSets, stages: Ints, n_pipelines: int, multiple: int) -> NDArray[np.bool_]:
+def may_fit(
+    members: Ints, used: Ints, stages: Ints, n_pipelines: int, multiple: int
+) -> NDArray[np.bool_]:
     """Tell of each set whether pipelines may lie within the stages that each pool holds.
 
     By weights y of the pools: all pipelines need at least min over kinds (used y) times as much as
     the pools hold, stages y. Of few pipelines all ways to share them are looked at.
     """
-    members, used = sets.members, sets.used
     kinds = np.where(members >= 0, members, members[:, :1])
     result = np.ones(len(members), dtype=bool)
     for y in _weights(used.shape[1]):

@@ -15,6 +15,7 @@ bound the slowest stage B, `held` being what fits the memory of any pool. The st
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,14 +91,14 @@ class GridWay:
             if batches % n == 0
         ]
 
-    def hop_s(self, first: int, second: int, n_pipelines: int) -> float:
-        """Return the time of one message from a stage on a pool to the next on another."""
-        return hop_s(self.problem, self.tables[first], self.tables[second], n_pipelines)
-
     @cached_property
-    def least_hop_s(self) -> float:
-        """The least time of a message over any boundary."""
-        return min(self.hop_s(a, b, 1) for a in self.order for b in self.order)
+    def hops_s(self) -> Floats:
+        """The time of a message from a stage on one pool to one on another, at least."""
+        n_pools = len(self.problem.pools)
+        result = np.full((n_pools, n_pools), np.inf)
+        for (a, sender), (b, receiver) in product(self.tables.items(), repeat=2):
+            result[a, b] = hop_s(self.problem, sender, receiver, self.multiple)
+        return result
 
     @cached_property
     def tails_s(self) -> dict[tuple[int, bool], Floats]:
@@ -137,14 +138,17 @@ class Row:
         pipeline_s = least_pipeline_s(way, m, slowest_s, moved) + crossings * hop_s
         return way.problem.fixed_s + way.problem.straggler_factor * pipeline_s + tail_s
 
+    def any_step_s(self, slowest_s: Floats) -> Floats:
+        """Return the step with a slowest stage of some time at least, of any kinds."""
+        moved = np.full(len(slowest_s), self.pp * self.way.moved.max())
+        hops_s = np.full(len(slowest_s), self.way.hops_s.min() if self.pp > 1 else 0.0)
+        alone = self.step_s(slowest_s, moved, hops_s, alone=True)
+        return np.minimum(alone, self.step_s(slowest_s, moved, hops_s, alone=False))
+
     def least_s(self) -> float:
         """Return the step at least."""
         slowest_s = self.slowest_s(self.stages_within, self.held())
-        moved, hop_s = self.pp * self.way.moved.max(), self.way.least_hop_s
-        one, its_moved, its_hop_s = (np.asarray(x) for x in (slowest_s, moved, hop_s))
-        alone = self.step_s(one, its_moved, its_hop_s, alone=True)
-        several = self.step_s(one, its_moved, its_hop_s, alone=False)
-        return float(min(alone, several))
+        return float(self.any_step_s(np.array([slowest_s]))[0])
 
     @property
     def stages_within(self) -> Ints:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-from itertools import count, pairwise
+from itertools import count, product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,15 @@ from numpy.typing import NDArray
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt, MixedOptions
 from searches.mixed.fills import least_filled_s
-from searches.mixed.grids.kinds import Ints, counts_of, kind_sets, may_fit
+from searches.mixed.grids.kinds import (
+    MOST_KINDS,
+    Ints,
+    Pipelines,
+    counts_of,
+    may_fit,
+    pipelines_of,
+    sets_of,
+)
 from searches.mixed.grids.nodes import on_whole_nodes
 from searches.mixed.grids.rows import Row, grid_ways, rows_of
 from searches.mixed.grids.splits import grid_of, is_small, shared_stages, splits_of
@@ -60,44 +68,26 @@ class _Set:
 class _Sets:
     """The sets of kinds of one row, by their bounds."""
 
-    def __init__(self, row: Row, most_spanned: int, most_kinds: int, least_s: float) -> None:
-        way, n_pools = row.way, len(row.way.problem.pools)
-        self.row, self.at = row, 0
-        self.sets = kind_sets(way.order, n_pools, row.pp, most_spanned, most_kinds)
-        rows = np.flatnonzero(may_fit(self.sets, way.stages, row.n_pipelines, way.multiple))
-        slowest_s = self._slowest_s(self.sets.within[rows], row)
-        members = self.sets.members[rows]
-        moved = self.sets.used @ way.moved
-        hops_s = np.array([_least_hop_s(row, pools) for pools in self.sets.pools])
+    def __init__(self, row: Row, kinds: Pipelines, some: Ints, sizes: Sequence[int]) -> None:
+        way = row.way
+        members, self.is_whole = sets_of(some, sizes)
+        own = (members, kinds.used, way.stages, row.n_pipelines, way.multiple)
+        members = members[may_fit(*own)]
+        self.row, self.kinds, self.at = row, kinds, 0
+        self.moved = kinds.used @ way.moved
+        hops_s = np.where(kinds.neighbours, way.hops_s, 0.0)
+        self.hops_s = hops_s.max(axis=(1, 2), initial=0.0)
+        slowest_s = slowest_of(row, kinds.within(members, len(way.order)))
         is_alone = members[:, 1] < 0
-        bounds = np.full(len(rows), np.inf)
-        for j in range(members.shape[1]):
-            has = members[:, j] >= 0
-            own = members[has, j]
-            for alone in (True, False):
-                those = np.flatnonzero(has)[is_alone[has] == alone]
-                own = members[those, j]
-                step_s = row.step_s(slowest_s[those], moved[own], hops_s[own], alone)
-                bounds[those] = np.minimum(bounds[those], step_s)
-        bounds = np.maximum(bounds, least_s)
-        by_bound = np.argsort(bounds, kind="stable")
-        by_bound = by_bound[np.isfinite(bounds[by_bound])]
-        self.rows, self.bounds, self.slowest_s = (
-            rows[by_bound],
-            bounds[by_bound],
-            slowest_s[by_bound],
-        )
-        self.moved, self.hops_s = moved, hops_s
-
-    @staticmethod
-    def _slowest_s(within: Ints, row: Row) -> Floats:
-        """Return the slowest stage of sets by how many stages they have on fast pools alone."""
-        held = row.held()
-        if not len(within):
-            return np.zeros(0)
-        different, places = np.unique(within, axis=0, return_inverse=True)
-        each = np.array([row.slowest_s(x, held) for x in different])
-        return np.asarray(each[places.reshape(-1)])
+        bounds = np.full(len(members), np.inf)
+        for j, alone in product(range(members.shape[1]), (True, False)):
+            rows = np.flatnonzero((members[:, j] >= 0) & (is_alone == alone))
+            each = members[rows, j]
+            step_s = row.step_s(slowest_s[rows], self.moved[each], self.hops_s[each], alone)
+            bounds[rows] = np.minimum(bounds[rows], step_s)
+        first = np.argsort(bounds, kind="stable")
+        first = first[np.isfinite(bounds[first])]
+        self.members, self.bounds, self.slowest_s = members[first], bounds[first], slowest_s[first]
 
     @property
     def least_s(self) -> float:
@@ -108,18 +98,17 @@ class _Sets:
         """Take the first set; return its step at least and it, None where nothing fits."""
         row, way, at = self.row, self.row.way, self.at
         self.at += 1
-        members = self.sets.members[self.rows[at]]
+        members = self.members[at]
         members = members[members >= 0]
-        used = self.sets.used[members]
-        kinds = tuple(self.sets.pools[i] for i in members.tolist())
-        counts = counts_of(used, way.stages, row.n_pipelines, way.multiple)
-        counts = on_whole_nodes(way, kinds, counts)
+        pools = tuple(self.kinds.pools[i] for i in members.tolist())
+        counts = counts_of(self.kinds.used[members], way.stages, row.n_pipelines, way.multiple)
+        counts = on_whole_nodes(way, pools, counts)
         if not len(counts):
             return None
         most = counts.max(axis=0)
-        if len(members) == 3:  # not all numbers are among them
-            most = np.full(3, row.n_pipelines - 2 * way.multiple)
-        stages = shared_stages(row, kinds, most.tolist())
+        if len(members) == MOST_KINDS:  # not all numbers are among them
+            most = np.full(MOST_KINDS, row.n_pipelines - 2 * way.multiple)
+        stages = shared_stages(row, pools, most.tolist())
         n_layers, low_s = way.problem.n_layers, float(self.slowest_s[at])
         slowest_s = least_filled_s(stages, 0, n_layers, low_s)
         steps = row.step_s(
@@ -128,13 +117,88 @@ class _Sets:
             self.hops_s[members],
             len(members) == 1,
         )
-        return float(steps.min()), _Set(row, kinds, counts, slowest_s)
+        return float(steps.min()), _Set(row, pools, counts, slowest_s)
 
 
-def _least_hop_s(row: Row, pools: Sequence[int]) -> float:
-    """Return the slowest message of pipelines over some pools, at least."""
-    pairs, n = set(pairwise(pools)), row.way.multiple
-    return max((row.way.hop_s(a, b, n) for a, b in pairs), default=0.0)
+def slowest_of(row: Row, within: Ints) -> Floats:
+    """Return the slowest stage at least, by the stages on the fastest pools alone."""
+    if not len(within):
+        return np.zeros(0)
+    held = row.held()
+    different, places = np.unique(within, axis=0, return_inverse=True)
+    each = np.array([row.slowest_s(x, held) for x in different])
+    return np.asarray(each[places.reshape(-1)])
+
+
+class _Search:
+    """What is tried in the order of its bound: rows, sets of kinds, and splits of those."""
+
+    def __init__(self, most_spanned: int, best: BestPlans, halt: Halt) -> None:
+        self.most_spanned, self.best, self.halt = most_spanned, best, halt
+        self.bound_s = math.inf
+        """No grid of those that are done with has a shorter step."""
+        self.n_tried = self.n_further = 0
+        self.opened: list[tuple[float, Row]] = []
+        """Rows whose sets were looked at, and their bounds."""
+        self.is_whole = True
+        """Whether all sets of one and two kinds were."""
+
+    def run(self, rows: Sequence[tuple[float, Row]], sizes: Sequence[int]) -> None:
+        """Look at sets of some sizes, of rows whose bounds may be rough."""
+        order, best = count(), self.best
+        queue: list[tuple[float, int, Row | _Sets | _Set]] = [(s, next(order), x) for s, x in rows]
+        heapify(queue)
+        exact: set[Row] = set()
+        while queue:
+            low_s, _, what = heappop(queue)
+            if self._is_done(low_s):
+                self.bound_s = min(self.bound_s, low_s)
+                return
+            found: list[tuple[float, Row | _Sets | _Set]] = []
+            if isinstance(what, Row) and what not in exact:
+                exact.add(what)
+                found = [(what.least_s(), what)]
+            elif isinstance(what, Row):
+                sets = self._sets(low_s, what, sizes)
+                found = [(sets.least_s, sets)]
+            elif isinstance(what, _Sets):
+                first = what.first()
+                found = [(what.least_s, what), *([first] if first else [])]
+            else:
+                self.n_tried += 1
+                if not what.offer(best):
+                    self.bound_s = min(self.bound_s, low_s)
+            for least_s, other in found:
+                if least_s < math.inf:
+                    heappush(queue, (max(low_s, least_s), next(order), other))
+
+    def _is_done(self, low_s: float) -> bool:
+        """Tell whether nothing of what is left is of interest, or it is too much."""
+        best = self.best
+        is_tried = self.n_tried >= TRIED and best.step_s < math.inf
+        is_listed = self.n_further >= FURTHER or low_s >= _limit_s(best)
+        return is_tried or self.halt() or (low_s >= best.step_s and is_listed)
+
+    def _sets(self, low_s: float, row: Row, sizes: Sequence[int]) -> _Sets:
+        """Return the sets of a row; of several kinds of pipelines that may be among the best."""
+        way, best_s = row.way, self.best.step_s
+        n_pools = len(way.problem.pools)
+        kinds = pipelines_of(way.order, n_pools, row.pp, self.most_spanned)
+        some = np.arange(len(kinds.pools))
+        if 1 in sizes:
+            self.opened.append((low_s, row))
+            self.n_further += low_s >= best_s
+        else:
+            # A set is no faster than each of its kinds may be.
+            slowest_s = slowest_of(row, kinds.within(some[:, None], len(way.order)))
+            some = some[row.any_step_s(slowest_s) < best_s]
+        sets = _Sets(row, kinds, some, sizes)
+        if not sets.is_whole:
+            if 1 in sizes:
+                self.is_whole = False
+            else:
+                self.bound_s = min(self.bound_s, low_s)
+        return sets
 
 
 def _limit_s(best: BestPlans) -> float:
@@ -147,38 +211,17 @@ def _limit_s(best: BestPlans) -> float:
 def search_grids(
     problem: MixedProblem, most_spanned: int, options: MixedOptions, best: BestPlans, halt: Halt
 ) -> float:
-    """Try plans that are one grid; return a step that none of them is shorter than."""
-    order = count()
-    queue: list[tuple[float, int, Row | _Sets | _Set]] = [
-        (s, next(order), row) for way in grid_ways(problem) for s, row in rows_of(way)
-    ]
-    heapify(queue)
-    bound_s, n_tried, n_further = math.inf, 0, 0
+    """Try plans that are one grid; return a step that none of them is shorter than.
 
-    def push(low_s: float, what: Row | _Sets | _Set) -> None:
-        if low_s < math.inf:
-            heappush(queue, (low_s, next(order), what))
-
-    bounded: set[Row] = set()
-    while queue:
-        low_s, _, what = heappop(queue)
-        is_done = low_s >= best.step_s and (n_further >= FURTHER or low_s >= _limit_s(best))
-        if is_done or halt() or (n_tried >= TRIED and best.step_s < math.inf):
-            return min(bound_s, low_s, best.step_s)
-        if isinstance(what, Row) and what not in bounded:
-            bounded.add(what)
-            push(max(low_s, what.least_s()), what)
-        elif isinstance(what, Row):
-            n_further += low_s >= best.step_s
-            sets = _Sets(what, most_spanned, options.most_kinds, low_s)
-            push(sets.least_s, sets)
-        elif isinstance(what, _Sets):
-            found = what.first()
-            push(what.least_s, what)
-            if found is not None:
-                push(max(low_s, found[0]), found[1])
-        else:
-            n_tried += 1
-            if not what.offer(best):
-                bound_s = min(bound_s, low_s)
-    return min(bound_s, best.step_s)
+    Sets of one and two kinds first: what is known then leaves few that a third may help.
+    """
+    search = _Search(most_spanned, best, halt)
+    rows = [row for way in grid_ways(problem) for row in rows_of(way)]
+    search.run(rows, range(1, min(options.most_kinds, 2) + 1))
+    if options.most_kinds > 1:
+        sizes = [2] * (not search.is_whole) + [3] * (options.most_kinds > 2)
+        opened = [(s, row) for s, row in search.opened if s < best.step_s]
+        search.n_further = FURTHER
+        if sizes:
+            search.run(opened, sizes)
+    return min(search.bound_s, best.step_s)
