@@ -87,6 +87,31 @@ def sets_of(some: Ints, sizes: Sequence[int]) -> tuple[Ints, bool]:
     return np.concatenate(groups), is_whole
 
 
+def thirds_of(pairs: Ints, used: Ints, stages: Ints, steps: int, multiple: int) -> Ints:
+    """Return sets of three kinds of which every two are among some pairs, `(n_sets, MOST_KINDS)`.
+
+    `used` are the stages of each pipeline by pool, `stages` those that each pool holds, `steps`
+    the pipelines over their multiple. Of few all ways to share them are looked at: sets that do
+    not fit are left out.
+    """
+    first, second = pairs[:, 0], pairs[:, 1]
+    goes_with = np.zeros((len(used), len(used)), dtype=bool)
+    goes_with[first, second] = True
+    result = goes_with[first] & goes_with[second]
+    counts = multiple * _shares(steps, MOST_KINDS)
+    if len(counts) <= FEW:
+        fits = np.zeros_like(result)
+        for a, b, c in counts.tolist():
+            left = stages - a * used[first] - b * used[second]
+            own = np.ones_like(result)
+            for pool in np.flatnonzero(used.any(axis=0)).tolist():
+                own &= c * used[:, pool] <= left[:, pool, None]
+            fits |= own
+        result &= fits
+    places, third = np.nonzero(result)
+    return np.stack([first[places], second[places], third], axis=1)
+
+
 def may_fit(
     members: Ints, used: Ints, stages: Ints, n_pipelines: int, multiple: int
 ) -> NDArray[np.bool_]:

@@ -27,6 +27,7 @@ from searches.mixed.grids.kinds import (
     may_fit,
     pipelines_of,
     sets_of,
+    thirds_of,
 )
 from searches.mixed.grids.nodes import on_whole_nodes
 from searches.mixed.grids.rows import Row, grid_ways, rows_of
@@ -40,6 +41,8 @@ FURTHER = 40
 """Rows that are opened for more plans to list at most, once the best is known."""
 LISTED = 50
 """Plans among which those are counted."""
+MOST_THIRDS = 100_000
+"""Sets of three kinds that are looked at in one row."""
 PRICED = 12
 """Numbers of pipelines by kind that are priced of a set at most."""
 
@@ -68,9 +71,8 @@ class _Set:
 class _Sets:
     """The sets of kinds of one row, by their bounds."""
 
-    def __init__(self, row: Row, kinds: Pipelines, some: Ints, sizes: Sequence[int]) -> None:
-        way = row.way
-        members, self.is_whole = sets_of(some, sizes)
+    def __init__(self, row: Row, kinds: Pipelines, members: Ints, is_whole: bool) -> None:
+        way, self.is_whole = row.way, is_whole
         own = (members, kinds.used, way.stages, row.n_pipelines, way.multiple)
         members = members[may_fit(*own)]
         self.row, self.kinds, self.at = row, kinds, 0
@@ -180,25 +182,35 @@ class _Search:
         return is_tried or self.halt() or (low_s >= best.step_s and is_listed)
 
     def _sets(self, low_s: float, row: Row, sizes: Sequence[int]) -> _Sets:
-        """Return the sets of a row; of several kinds of pipelines that may be among the best."""
+        """Return the sets of a row; of three kinds those that may be among the best."""
         way, best_s = row.way, self.best.step_s
-        n_pools = len(way.problem.pools)
-        kinds = pipelines_of(way.order, n_pools, row.pp, self.most_spanned)
+        kinds = pipelines_of(way.order, len(way.problem.pools), row.pp, self.most_spanned)
         some = np.arange(len(kinds.pools))
+        sizes = [n for n in sizes if n * way.multiple <= row.n_pipelines]
         if 1 in sizes:
             self.opened.append((low_s, row))
             self.n_further += low_s >= best_s
-        else:
-            # A set is no faster than each of its kinds may be.
-            slowest_s = slowest_of(row, kinds.within(some[:, None], len(way.order)))
-            some = some[row.any_step_s(slowest_s) < best_s]
-        sets = _Sets(row, kinds, some, sizes)
-        if not sets.is_whole:
-            if 1 in sizes:
-                self.is_whole = False
-            else:
-                self.bound_s = min(self.bound_s, low_s)
-        return sets
+            sets = _Sets(row, kinds, *sets_of(some, sizes))
+            self.is_whole &= sets.is_whole
+            return sets
+
+        def fast(members: Ints) -> Ints:
+            """Return the sets that are fast enough; one is no faster than a part of it."""
+            slowest_s = slowest_of(row, kinds.within(members, len(way.order)))
+            return np.asarray(members[row.any_step_s(slowest_s) < best_s])
+
+        alone, _ = sets_of(some, (1,))
+        pairs, is_whole = sets_of(fast(alone)[:, 0], (2,))
+        pairs = fast(pairs)
+        members = [pairs] * (2 in sizes)
+        if 3 in sizes:
+            steps = row.n_pipelines // way.multiple
+            thirds = thirds_of(pairs, kinds.used, way.stages, steps, way.multiple)
+            is_whole &= len(thirds) <= MOST_THIRDS
+            members.append(thirds[:MOST_THIRDS])
+        if not is_whole:
+            self.bound_s = min(self.bound_s, low_s)
+        return _Sets(row, kinds, np.concatenate([pairs[:0], *members]), is_whole)
 
 
 def _limit_s(best: BestPlans) -> float:
