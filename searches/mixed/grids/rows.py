@@ -101,6 +101,13 @@ class GridWay:
         return result
 
     @cached_property
+    def limits(self) -> tuple[Floats, Ints]:
+        """Times of whole layers, and the most layers within each by the order of pools."""
+        times = np.unique(self.least_s[:, 1:])
+        near = times * (1.0 + ROUNDING)
+        return times, np.array([x.searchsorted(near, side="right") - 1 for x in self.least_s])
+
+    @cached_property
     def tails_s(self) -> dict[tuple[int, bool], Floats]:
         """What follows the pipeline at least, by stages: of D pipelines, and whether of one kind.
 
@@ -147,8 +154,7 @@ class Row:
 
     def least_s(self) -> float:
         """Return the step at least."""
-        slowest_s = self.slowest_s(self.stages_within, self.held())
-        return float(self.any_step_s(np.array([slowest_s]))[0])
+        return float(self.any_step_s(self.slowest_s(self.stages_within[None, :]))[0])
 
     @property
     def stages_within(self) -> Ints:
@@ -173,23 +179,22 @@ class Row:
             most = np.maximum(most, fits.sum(axis=1) - 1)
         return np.minimum(most, n_layers)
 
-    def slowest_s(self, within: Ints, held: Ints) -> float:
-        """Return the slowest stage at least; infinite where the memory holds too few layers."""
-        least, n_layers = self.way.least_s, self.way.problem.n_layers
-        if within[-1] < self.pp or held.sum() < n_layers or held.min() < 1:
-            return float("inf")
-        counts = np.diff(within, prepend=0)
-        times = np.unique(least[:, 1:])
-        first, last = 0, len(times) - 1
-        while first < last:
-            middle = (first + last) // 2
-            limit = times[middle] * (1.0 + ROUNDING)
-            each = [int(x.searchsorted(limit, side="right")) - 1 for x in least]
-            enough = int(counts @ each) >= n_layers
-            enough = enough and int(np.minimum(held, each[0]).sum()) >= n_layers
-            first, last = (first, middle) if enough else (middle + 1, last)
-        fluid_s = self.way.work / float(counts @ self.way.means)
-        return max(float(times[first]), fluid_s) * (1.0 - ROUNDING)
+    def slowest_s(self, within: Ints) -> Floats:
+        """Return the slowest stage at least, `(n,)`; infinite where memory holds too few layers.
+
+        `within` are stages on the fastest 1, 2, ... pools alone, `(n, n_pools)`.
+        """
+        way, n_layers = self.way, self.way.problem.n_layers
+        times, layers = way.limits
+        within, places = np.unique(within, axis=0, return_inverse=True)
+        counts = np.diff(within, prepend=0, axis=1)
+        held = self.held()
+        enough = counts @ layers >= n_layers
+        enough &= np.minimum(held[:, None], layers[0]).sum(axis=0) >= n_layers
+        fluid_s = way.work / np.maximum(counts @ way.means, 1e-300)
+        slowest_s = np.maximum(times[enough.argmax(axis=1)], fluid_s) * (1.0 - ROUNDING)
+        possible = enough[:, -1] & (within[:, -1] == self.pp) & bool(held.min() > 0)
+        return np.asarray(np.where(possible, slowest_s, np.inf)[places.reshape(-1)])
 
 
 def least_pipeline_s(way: GridWay, n_micro: int, slowest_s: Floats, moved: Floats) -> Floats:

@@ -79,7 +79,7 @@ class _Sets:
         self.moved = kinds.used @ way.moved
         hops_s = np.where(kinds.neighbours, way.hops_s, 0.0)
         self.hops_s = hops_s.max(axis=(1, 2), initial=0.0)
-        slowest_s = slowest_of(row, kinds.within(members, len(way.order)))
+        slowest_s = row.slowest_s(kinds.within(members, len(way.order)))
         is_alone = members[:, 1] < 0
         bounds = np.full(len(members), np.inf)
         for j, alone in product(range(members.shape[1]), (True, False)):
@@ -120,16 +120,6 @@ class _Sets:
             len(members) == 1,
         )
         return float(steps.min()), _Set(row, pools, counts, slowest_s)
-
-
-def slowest_of(row: Row, within: Ints) -> Floats:
-    """Return the slowest stage at least, by the stages on the fastest pools alone."""
-    if not len(within):
-        return np.zeros(0)
-    held = row.held()
-    different, places = np.unique(within, axis=0, return_inverse=True)
-    each = np.array([row.slowest_s(x, held) for x in different])
-    return np.asarray(each[places.reshape(-1)])
 
 
 class _Search:
@@ -196,7 +186,7 @@ class _Search:
 
         def fast(members: Ints) -> Ints:
             """Return the sets that are fast enough; one is no faster than a part of it."""
-            slowest_s = slowest_of(row, kinds.within(members, len(way.order)))
+            slowest_s = row.slowest_s(kinds.within(members, len(way.order)))
             return np.asarray(members[row.any_step_s(slowest_s) < best_s])
 
         alone, _ = sets_of(some, (1,))
