@@ -1,10 +1,8 @@
 """Which pools the stages of a pipeline lie on, and which such pipelines share one grid."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations, pairwise, permutations, product
-from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +11,8 @@ Ints = NDArray[np.int64]
 
 MOST_KINDS = 3
 """Of one grid."""
-MOST_SETS = 20_000
-"""Sets of two and of three kinds that are looked at in one row."""
+MOST_SETS = 50_000
+"""Sets of two kinds that are looked at in one row."""
 FEW = 40
 """Ways to share the pipelines of a row by kinds, up to which all sets are tried with each."""
 
@@ -70,21 +68,28 @@ def pipelines_of(order: tuple[int, ...], n_pools: int, pp: int, most_spanned: in
     return Pipelines(tuple(pools), classes, used, neighbours)
 
 
-def sets_of(some: Ints, sizes: Sequence[int]) -> tuple[Ints, bool]:
-    """Return sets of kinds, `(n_sets, MOST_KINDS)`, -1 where one has fewer; whether these are all.
+def pairs_of(some: Ints) -> tuple[Ints, bool]:
+    """Return sets of two pipelines, `(n_sets, MOST_KINDS)`, and whether these are all.
 
-    `some` are the pipelines that may be kinds; of too many sets are made of a part of them.
+    Of too many pipelines a part is taken.
     """
-    groups, is_whole = [], True
-    for n in sizes:
-        n_some = len(some)
-        while comb(n_some, n) > MOST_SETS:
-            n_some, is_whole = n_some - 1 - n_some // 50, False
-        places = np.unique(np.linspace(0, max(0, len(some) - 1), n_some).round().astype(np.int64))
-        chosen = list(combinations(some[places].tolist(), n))
-        members = np.array(chosen, dtype=np.int64).reshape(-1, n)
-        groups.append(np.pad(members, ((0, 0), (0, MOST_KINDS - n)), constant_values=-1))
-    return np.concatenate(groups), is_whole
+    n = len(some)
+    while n * (n - 1) // 2 > MOST_SETS:
+        n -= 1 + n // 50
+    places = np.unique(np.linspace(0, max(0, len(some) - 1), n).round().astype(np.int64))
+    first, second = np.triu_indices(len(places), 1)
+    pairs = np.stack([some[places[first]], some[places[second]]], axis=1)
+    return _padded(pairs), n == len(some)
+
+
+def _padded(members: Ints) -> Ints:
+    more = MOST_KINDS - members.shape[1]
+    return np.pad(members.astype(np.int64), ((0, 0), (0, more)), constant_values=-1)
+
+
+def singles_of(some: Ints) -> Ints:
+    """Return sets of one pipeline each, `(n_sets, MOST_KINDS)`."""
+    return _padded(some[:, None])
 
 
 def thirds_of(pairs: Ints, used: Ints, stages: Ints, steps: int, multiple: int) -> Ints:
@@ -121,9 +126,12 @@ def may_fit(
     the pools hold, stages y. Of few pipelines all ways to share them are looked at.
     """
     kinds = np.where(members >= 0, members, members[:, :1])
-    result = np.ones(len(members), dtype=bool)
+    left = np.arange(len(members))
     for y in _weights(used.shape[1]):
-        result &= (used @ y)[kinds].min(axis=1) * n_pipelines <= float(stages @ y)
+        needed = (used @ y)[kinds[left]].min(axis=1) * n_pipelines
+        left = left[needed <= float(stages @ y)]
+    result = np.zeros(len(members), dtype=bool)
+    result[left] = True
     for n_kinds in range(2, MOST_KINDS + 1):
         rows = np.flatnonzero(result & ((members >= 0).sum(axis=1) == n_kinds))
         counts = multiple * _shares(n_pipelines // multiple, n_kinds)
@@ -143,7 +151,7 @@ def _weights(n_pools: int) -> Ints:
     """Return weights of pools that tell what does not fit: 0, 1, 2 or 3 each, of few pools."""
     most = 3 if n_pools <= 3 else 1
     grid = np.array(list(product(range(most + 1), repeat=n_pools)), dtype=np.int64)
-    return grid[1:]
+    return grid[np.argsort(grid.sum(axis=1), kind="stable")][1:]
 
 
 @lru_cache(maxsize=1024)

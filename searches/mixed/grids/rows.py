@@ -15,7 +15,8 @@ bound the slowest stage B, `held` being what fits the memory of any pool. The st
 
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
+from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,6 +101,18 @@ class GridWay:
             result[a, b] = hop_s(self.problem, sender, receiver, self.multiple)
         return result
 
+    def held(self, most_pools: int) -> Ints:
+        """Return the stages that the fastest 1, 2, ... of some pools hold, `(n_choices, n)`.
+
+        By every choice of so many pools.
+        """
+        stages = self.stages[list(self.order)]
+        n = min(most_pools, len(stages))
+        choices = np.zeros((comb(len(stages), n), len(stages)), dtype=np.int64)
+        for i, chosen in enumerate(combinations(range(len(stages)), n)):
+            choices[i, list(chosen)] = stages[list(chosen)]
+        return np.cumsum(choices, axis=1)
+
     @cached_property
     def limits(self) -> tuple[Floats, Ints]:
         """Times of whole layers, and the most layers within each by the order of pools."""
@@ -152,15 +165,10 @@ class Row:
         alone = self.step_s(slowest_s, moved, hops_s, alone=True)
         return np.minimum(alone, self.step_s(slowest_s, moved, hops_s, alone=False))
 
-    def least_s(self) -> float:
-        """Return the step at least."""
-        return float(self.any_step_s(self.slowest_s(self.stages_within[None, :]))[0])
-
-    @property
-    def stages_within(self) -> Ints:
-        """Stages that the fastest 1, 2, ... pools hold whole at most."""
-        held = np.cumsum(self.way.stages[list(self.way.order)]) // self.n_pipelines
-        return np.asarray(np.minimum(held, self.pp))
+    def least_s(self, most_pools: int) -> float:
+        """Return the step at least, on so many pools at most."""
+        within = np.minimum(self.way.held(most_pools) // self.n_pipelines, self.pp)
+        return float(self.any_step_s(self.slowest_s(within)).min(initial=np.inf))
 
     def held(self) -> Ints:
         """Return the most layers of each stage that fit the memory of any pool, `(pp,)`."""
@@ -223,26 +231,24 @@ def grid_ways(problem: MixedProblem) -> list[GridWay]:
     return [GridWay(problem, tuple(x)) for _, x in sorted(groups.items())]
 
 
-def rows_of(way: GridWay) -> list[tuple[float, Row]]:
-    """Return the sizes of grids of some degrees that the pools hold, with a rough bound of each.
+def rows_of(way: GridWay, most_pools: int) -> list[tuple[float, Row]]:
+    """Return the sizes of grids of some degrees that pools hold, with a rough bound of each.
 
     By rates alone: with y_c a pool's mean rate, B >= sum over layers of min_c ( y_c t_c ) over
     sum over stages of y (weak duality, as in `structures`).
     """
     problem, most = way.problem, min(MOST_STAGES, way.problem.n_layers)
-    sizes, held = way.n_pipelines, np.cumsum(way.stages[list(way.order)])
-    if not sizes:
-        return []
-    pp = np.arange(1, most + 1)
+    held, pp = way.held(most_pools), np.arange(1, most + 1)
     results = []
-    for n in sizes:
+    for n in way.n_pipelines:
         m = problem.global_batch // (way.mbs * n)
-        own = pp[pp <= held[-1] // n]
-        within = np.minimum((held // n)[None, :], own[:, None])
-        rates = np.diff(within, prepend=0, axis=1) @ way.means
-        step_s = least_pipeline_s(way, m, way.work / rates, own * way.moved.max())
+        own = pp[pp <= int(held[:, -1].max()) // n]
+        within = np.minimum((held // n)[:, None, :], own[None, :, None])
+        rates = np.diff(within, prepend=0, axis=2) @ way.means
+        slowest_s = way.work / np.maximum(rates, 1e-300)
+        slowest_s[within[:, :, -1] < own] = np.inf
+        step_s = least_pipeline_s(way, m, slowest_s.min(axis=0), own * way.moved.max())
         step_s = problem.fixed_s + problem.straggler_factor * step_s
-        results += [
-            (s, Row(way, p, n)) for s, p in zip(step_s.tolist(), own.tolist(), strict=True)
-        ]
+        pairs = zip(step_s.tolist(), own.tolist(), strict=True)
+        results += [(s, Row(way, p, n)) for s, p in pairs if s < np.inf]
     return results

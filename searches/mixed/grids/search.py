@@ -25,8 +25,9 @@ from searches.mixed.grids.kinds import (
     Pipelines,
     counts_of,
     may_fit,
+    pairs_of,
     pipelines_of,
-    sets_of,
+    singles_of,
     thirds_of,
 )
 from searches.mixed.grids.nodes import on_whole_nodes
@@ -37,6 +38,10 @@ Floats = NDArray[np.float64]
 
 TRIED = 400
 """Sets of kinds that are split at most, once a plan is known."""
+FARTHEST = 1.5
+"""Of the best step, up to which plans are listed."""
+MOST_SETS_OF_ALL = 400_000
+"""Sets of kinds that are made at most, of one size."""
 FURTHER = 40
 """Rows that are opened for more plans to list at most, once the best is known."""
 LISTED = 50
@@ -71,8 +76,8 @@ class _Set:
 class _Sets:
     """The sets of kinds of one row, by their bounds."""
 
-    def __init__(self, row: Row, kinds: Pipelines, members: Ints, is_whole: bool) -> None:
-        way, self.is_whole = row.way, is_whole
+    def __init__(self, row: Row, kinds: Pipelines, members: Ints) -> None:
+        way = row.way
         own = (members, kinds.used, way.stages, row.n_pipelines, way.multiple)
         members = members[may_fit(*own)]
         self.row, self.kinds, self.at = row, kinds, 0
@@ -129,29 +134,26 @@ class _Search:
         self.most_spanned, self.best, self.halt = most_spanned, best, halt
         self.bound_s = math.inf
         """No grid of those that are done with has a shorter step."""
-        self.n_tried = self.n_further = 0
-        self.opened: list[tuple[float, Row]] = []
-        """Rows whose sets were looked at, and their bounds."""
-        self.is_whole = True
-        """Whether all sets of one and two kinds were."""
+        self.n_tried = self.n_sets = self.n_further = 0
 
-    def run(self, rows: Sequence[tuple[float, Row]], sizes: Sequence[int]) -> None:
-        """Look at sets of some sizes, of rows whose bounds may be rough."""
+    def run(self, rows: Sequence[tuple[float, Row]], size: int) -> None:
+        """Look at sets of some size, of rows whose bounds may be rough."""
         order, best = count(), self.best
         queue: list[tuple[float, int, Row | _Sets | _Set]] = [(s, next(order), x) for s, x in rows]
         heapify(queue)
         exact: set[Row] = set()
+        self.n_tried = self.n_sets = self.n_further = 0
         while queue:
             low_s, _, what = heappop(queue)
-            if self._is_done(low_s):
+            if self._is_done(low_s, size):
                 self.bound_s = min(self.bound_s, low_s)
                 return
             found: list[tuple[float, Row | _Sets | _Set]] = []
             if isinstance(what, Row) and what not in exact:
                 exact.add(what)
-                found = [(what.least_s(), what)]
+                found = [(what.least_s(size * self.most_spanned), what)]
             elif isinstance(what, Row):
-                sets = self._sets(low_s, what, sizes)
+                sets = self._sets(low_s, what, size)
                 found = [(sets.least_s, sets)]
             elif isinstance(what, _Sets):
                 first = what.first()
@@ -164,50 +166,54 @@ class _Search:
                 if least_s < math.inf:
                     heappush(queue, (max(low_s, least_s), next(order), other))
 
-    def _is_done(self, low_s: float) -> bool:
+    def _is_done(self, low_s: float, size: int) -> bool:
         """Tell whether nothing of what is left is of interest, or it is too much."""
         best = self.best
         is_tried = self.n_tried >= TRIED and best.step_s < math.inf
-        is_listed = self.n_further >= FURTHER or low_s >= _limit_s(best)
-        return is_tried or self.halt() or (low_s >= best.step_s and is_listed)
+        is_listed = self.n_further >= FURTHER or low_s >= _limit_s(best, size)
+        is_last = low_s >= best.step_s and is_listed
+        return is_last or is_tried or self.n_sets >= MOST_SETS_OF_ALL or self.halt()
 
-    def _sets(self, low_s: float, row: Row, sizes: Sequence[int]) -> _Sets:
-        """Return the sets of a row; of three kinds those that may be among the best."""
-        way, best_s = row.way, self.best.step_s
+    def _sets(self, low_s: float, row: Row, size: int) -> _Sets:
+        """Return the sets of a row; of several kinds those that may be listed."""
+        way, limit_s = row.way, _limit_s(self.best, size)
         kinds = pipelines_of(way.order, len(way.problem.pools), row.pp, self.most_spanned)
-        some = np.arange(len(kinds.pools))
-        sizes = [n for n in sizes if n * way.multiple <= row.n_pipelines]
-        if 1 in sizes:
-            self.opened.append((low_s, row))
-            self.n_further += low_s >= best_s
-            sets = _Sets(row, kinds, *sets_of(some, sizes))
-            self.is_whole &= sets.is_whole
-            return sets
+        steps, is_whole = row.n_pipelines // way.multiple, True
+        members = singles_of(np.arange(len(kinds.pools)))
+        self.n_further += low_s >= self.best.step_s
 
         def fast(members: Ints) -> Ints:
             """Return the sets that are fast enough; one is no faster than a part of it."""
             slowest_s = row.slowest_s(kinds.within(members, len(way.order)))
-            return np.asarray(members[row.any_step_s(slowest_s) < best_s])
+            return np.asarray(members[row.any_step_s(slowest_s) < limit_s])
 
-        alone, _ = sets_of(some, (1,))
-        pairs, is_whole = sets_of(fast(alone)[:, 0], (2,))
-        pairs = fast(pairs)
-        members = [pairs] * (2 in sizes)
-        if 3 in sizes:
-            steps = row.n_pipelines // way.multiple
-            thirds = thirds_of(pairs, kinds.used, way.stages, steps, way.multiple)
-            is_whole &= len(thirds) <= MOST_THIRDS
-            members.append(thirds[:MOST_THIRDS])
+        if size > steps:
+            members = members[:0]
+        elif size > 1:
+            members, is_whole = pairs_of(fast(members)[:, 0])
+            self.n_sets += len(members)
+            if size > 2:
+                members = fast(members)
+                members = thirds_of(members, kinds.used, way.stages, steps, way.multiple)
+                is_whole &= len(members) <= MOST_THIRDS
+                members = members[:MOST_THIRDS]
+        self.n_sets += len(members)
         if not is_whole:
             self.bound_s = min(self.bound_s, low_s)
-        return _Sets(row, kinds, np.concatenate([pairs[:0], *members]), is_whole)
+        return _Sets(row, kinds, members)
 
 
-def _limit_s(best: BestPlans) -> float:
-    """Return the step from which on no other plan is of interest: that of the last one to list."""
+def _limit_s(best: BestPlans, size: int) -> float:
+    """Return the step from which on no other plan is of interest: that of the last one to list.
+
+    Of three kinds the best alone is.
+    """
+    if size > 2:
+        return best.step_s
     steps = [s for s, plan, _ in best.first(LISTED) if len(plan.pools) > 1]
     n = best.options.n_best
-    return max(best.step_s, steps[n - 1]) if len(steps) >= n else math.inf
+    last_s = steps[n - 1] if len(steps) >= n else math.inf
+    return max(best.step_s, min(last_s, FARTHEST * best.step_s))
 
 
 def search_grids(
@@ -215,15 +221,11 @@ def search_grids(
 ) -> float:
     """Try plans that are one grid; return a step that none of them is shorter than.
 
-    Sets of one and two kinds first: what is known then leaves few that a third may help.
+    Sets of one kind first, then of two and of three: what is known leaves few that may be faster.
     """
     search = _Search(most_spanned, best, halt)
-    rows = [row for way in grid_ways(problem) for row in rows_of(way)]
-    search.run(rows, range(1, min(options.most_kinds, 2) + 1))
-    if options.most_kinds > 1:
-        sizes = [2] * (not search.is_whole) + [3] * (options.most_kinds > 2)
-        opened = [(s, row) for s, row in search.opened if s < best.step_s]
-        search.n_further = FURTHER
-        if sizes:
-            search.run(opened, sizes)
+    ways = grid_ways(problem)
+    for size in range(1, min(options.most_kinds, MOST_KINDS) + 1):
+        rows = [row for way in ways for row in rows_of(way, size * most_spanned)]
+        search.run(rows, size)
     return min(search.bound_s, best.step_s)
