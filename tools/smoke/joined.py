@@ -64,7 +64,7 @@ def joined_job(case: Case, planner: Sequence[str], folder: Path) -> EmittedJob:
         ("bash", str(jobs[0]), "--smoke"),
         env,
         facts | {"nodes": nodes_of_ranks(placed, first.devices_per_node)},
-        asdict(layout),
+        {**asdict(layout), "n_micro": layout.n_micro},
         STAND_INS,
         lambda found: pool_differences(plan, nodes, found),
     )
