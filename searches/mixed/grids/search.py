@@ -40,7 +40,7 @@ TRIED = 400
 """Sets of kinds that are split at most, once a plan is known."""
 FARTHEST = 1.5
 """Of the best step, up to which plans are listed."""
-MOST_SETS_OF_ALL = 400_000
+MOST_SETS_OF_ALL = 1_000_000
 """Sets of kinds that are made at most, of one size."""
 FURTHER = 40
 """Rows that are opened for more plans to list at most, once the best is known."""
