@@ -89,11 +89,16 @@ class MixedPlan:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all stages have one tp and cp, and all pipelines one split and one share.
+        """Whether all stages run alike, and all pipelines have one split and one share.
 
-        Such a plan is one rectangular grid of ranks, as Megatron-LM lays them out.
+        Such a plan is one rectangular grid of ranks, as Megatron-LM lays them out: one tp, cp, ep
+        and recomputation, and as many micro-batches in each pipeline. Pipelines on the same pools
+        are of one kind there.
         """
-        degrees = {(stage.tp, stage.cp, stage.ep) for stage in self.stages}
+        degrees = {(stage.tp, stage.cp, stage.ep, stage.recompute) for stage in self.stages}
         shares = {(kind.mbs, kind.n_sequences / kind.n_pipelines) for kind in self.kinds}
         splits = {tuple(stage.layers for stage in kind.stages) for kind in self.kinds}
-        return len(degrees) == len(shares) == len(splits) == 1
+        pools = {tuple(stage.pool for stage in kind.stages) for kind in self.kinds}
+        is_whole = all(x.n_sequences == x.n_pipelines * x.mbs * x.n_micro for x in self.kinds)
+        is_one = len(degrees) == len(shares) == len(splits) == 1
+        return is_one and is_whole and len(pools) == len(self.kinds)

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby
 from typing import Any
 
 from costmodels.axes import RANK_ORDERS
+from costmodels.mixed.rank_runs import pipelines_inside, rank_runs
 from costmodels.plans import Layout
 from planner import __version__
 from planner.errors import UsageError
@@ -70,25 +70,34 @@ def _reasons(plan: JoinedPlan, cluster: ClusterInput, framework: str) -> list[st
     if len(set(sizes.values())) > 1:
         shown = ", ".join(f"{n} in {name}" for name, n in sizes.items())
         return [f"nodes of unlike size ({shown}): torchrun starts as many processes on each"]
-    per_node = next(iter(sizes.values()))
-    ranks = rank_pools(plan)
-    if any(len(set(ranks[i : i + per_node])) > 1 for i in range(0, len(ranks), per_node)):
+    if rank_order(plan, next(iter(sizes.values()))) is None:
         return ["stages of a pool do not fill whole nodes: a node would hold ranks of two pools"]
     return []
 
 
-def rank_pools(plan: JoinedPlan) -> list[str]:
-    """Return the pool of each rank: stage by stage, or replica by replica with several kinds."""
-    if len(plan.kinds) == 1:
-        kind = plan.kinds[0]
-        return [x.pool for x in kind.stages for _ in range(kind.n_pipelines * x.tp * x.cp)]
-    return [
-        x.pool
-        for kind in plan.kinds
-        for _ in range(kind.n_pipelines)
-        for x in kind.stages
-        for _ in range(x.tp * x.cp)
-    ]
+def _kinds(plan: JoinedPlan) -> list[tuple[tuple[str, ...], int]]:
+    """Return the pool of each stage and the pipelines of each kind."""
+    return [(tuple(x.pool for x in kind.stages), kind.n_pipelines) for kind in plan.kinds]
+
+
+def _stage_devices(plan: JoinedPlan) -> int:
+    stage = plan.kinds[0].stages[0]
+    return stage.tp * stage.cp
+
+
+def rank_order(plan: JoinedPlan, per_node: int) -> str | None:
+    """Return the order of ranks in which every node holds ranks of one pool; None without.
+
+    The usual one where both do: of a stage all pipelines follow one another, kind by kind.
+    """
+    inside = pipelines_inside(_kinds(plan), _stage_devices(plan), per_node)
+    return None if inside is None else RANK_ORDERS[inside]
+
+
+def rank_pools(plan: JoinedPlan, order: str) -> list[str]:
+    """Return the pool of each rank."""
+    runs = rank_runs(_kinds(plan), _stage_devices(plan), order != RANK_ORDERS[0])
+    return [pool for pool, n in runs for _ in range(n)]
 
 
 def node_groups(plan: JoinedPlan, cluster: ClusterInput) -> list[NodeGroup]:
@@ -96,9 +105,10 @@ def node_groups(plan: JoinedPlan, cluster: ClusterInput) -> list[NodeGroup]:
     places = {pool.name: i for i, pool in enumerate(cluster.cluster.pools)}
     per_node = cluster.cluster.pools[places[next(iter(plan.devices))]].devices_per_node
     taken = dict.fromkeys(plan.devices, 0)
+    inside = pipelines_inside(_kinds(plan), _stage_devices(plan), per_node)
     groups = []
-    for name, run in groupby(rank_pools(plan)[::per_node]):
-        n, i = len(list(run)), places[name]
+    for name, n_ranks in rank_runs(_kinds(plan), _stage_devices(plan), bool(inside)):
+        n, i = n_ranks // per_node, places[name]
         hosts = cluster.sources[i].hosts[taken[name] : taken[name] + n]
         taken[name] += n
         part = cluster.cluster.pools[i].accelerator.name
@@ -129,12 +139,12 @@ def joined_placement(data: Mapping[str, Any], plan: JoinedPlan) -> dict[str, Any
             }
         )
         node += group.n_nodes
-    order = RANK_ORDERS[len(plan.kinds) > 1]
+    order = rank_order(plan, node_groups(plan, cluster)[0].per_node)
     return {"plan_id": plan.plan_id, "rank_order": order, "groups": groups}
 
 
-def layout_of(plan: JoinedPlan, model: ModelInput) -> Layout:
-    """Return the layout of a plan that is one grid of ranks."""
+def layout_of(plan: JoinedPlan, model: ModelInput, order: str = RANK_ORDERS[0]) -> Layout:
+    """Return the layout of a plan that is one grid of ranks, numbered in some order."""
     kind, stage = plan.kinds[0], plan.kinds[0].stages[0]
     counts = tuple(x.layers for x in kind.stages)
     is_even = len(set(counts)) == 1
@@ -156,7 +166,7 @@ def layout_of(plan: JoinedPlan, model: ModelInput) -> Layout:
         stage_layers=counts,
         cp=stage.cp,
         ep=stage.ep,
-        rank_order=RANK_ORDERS[len(plan.kinds) > 1],
+        rank_order=order,
         cp_comm="p2p" if stage.cp > 1 else "",
     )
 
@@ -172,7 +182,8 @@ def _files(
     groups = node_groups(plan, cluster)
     first = next(x for x in cluster.cluster.pools if x.name == groups[0].pool)
     pool = replace(first, n_nodes=sum(group.n_nodes for group in groups))
-    layout = layout_of(plan, model)
+    order = rank_order(plan, first.devices_per_node) or RANK_ORDERS[0]
+    layout = layout_of(plan, model, order)
     request = EmitRequest(layout, model.shape, model.job, pool, header, model.details)
     files = emit_plan(target, request)
     scripts = [name for name in files if name.endswith(".sh")]

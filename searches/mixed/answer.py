@@ -40,8 +40,6 @@ class MixedOptions:
     """Pools that one pipeline spans; more are looked at where nothing fits."""
     is_uniform: bool = False
     """Plans alone that are one grid of ranks (`MixedPlan.is_uniform`), as Megatron-LM runs."""
-    is_bounded: bool = True
-    """Whether the bound is proven; else it is that of plans of one kind alone."""
     n_best: int = 5
     """Plans in the answer, each with other structures."""
 

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -71,6 +72,19 @@ def layer_times_s(table: StageTable) -> NDArray[np.float64]:
 def layer_sum_s(table: StageTable) -> float:
     """Return forward and backward of all layers, seconds."""
     return float(table.forward_s.layers[-1] + table.backward_s.layers[-1])
+
+
+class Filling(Protocol):
+    """A stage that layers are put into, of one pipeline or of several with one split."""
+
+    def time_s(self, start: int, end: int) -> float:
+        """Return the least time in which the stage holds layers; infinite if they do not fit."""
+
+    def reach(self, start: int, most_s: float) -> int:
+        """Return the most layers' end that the stage reaches from `start`; `start` if none."""
+
+    def back(self, end: int, most_s: float) -> int:
+        """Return the least start from which the stage reaches `end`; `end` if none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +207,7 @@ class _Known:
         return isinstance(other, _Known) and self.table is other.table
 
 
-def _stages(
+def stages_of(
     problem: MixedProblem, pipeline: Pipeline, n_pipelines: int, n_micro: int
 ) -> list[_Stage]:
     """Return the stages of a pipeline, as many alike of which share the optimizer's states."""
@@ -232,7 +246,7 @@ def _stages(
     return results
 
 
-def _filled(stages: Sequence[_Stage], start: int, end: int, most_s: float) -> list[int] | None:
+def filled(stages: Sequence[Filling], start: int, end: int, most_s: float) -> list[int] | None:
     """Return the ends of stages that hold layers `start` to `end` within a time; None if none."""
     ends, at = [], start
     for r, stage in enumerate(stages):
@@ -245,7 +259,7 @@ def _filled(stages: Sequence[_Stage], start: int, end: int, most_s: float) -> li
     return ends if at == end else None
 
 
-def _emptied(stages: Sequence[_Stage], start: int, end: int, most_s: float) -> list[int] | None:
+def emptied(stages: Sequence[Filling], start: int, end: int, most_s: float) -> list[int] | None:
     """Return the starts of stages, filled from the last; None if they cannot hold the layers."""
     starts, at = [], end
     for r in range(len(stages) - 1, -1, -1):
@@ -257,7 +271,7 @@ def _emptied(stages: Sequence[_Stage], start: int, end: int, most_s: float) -> l
     return starts[::-1] if at == start else None
 
 
-def _slowest_s(stages: Sequence[_Stage], start: int, ends: Sequence[int]) -> float:
+def slowest_filled_s(stages: Sequence[Filling], start: int, ends: Sequence[int]) -> float:
     """Return the time of the slowest of some filled stages."""
     return max(
         stage.time_s(first, last)
@@ -265,23 +279,23 @@ def _slowest_s(stages: Sequence[_Stage], start: int, ends: Sequence[int]) -> flo
     )
 
 
-def _least_slowest_s(stages: Sequence[_Stage], start: int, end: int, low_s: float) -> float:
+def least_filled_s(stages: Sequence[Filling], start: int, end: int, low_s: float) -> float:
     """Return the least time of the slowest stage of any split; infinite where nothing fits.
 
     `low_s` is a lower bound of it. Exact: it ends where no split is faster than the last one.
     """
-    ends = _filled(stages, start, end, low_s * (1.0 + TOLERANCE))
+    ends = filled(stages, start, end, low_s * (1.0 + TOLERANCE))
     if ends is not None:
-        return _slowest_s(stages, start, ends)
-    ends = _filled(stages, start, end, math.inf)
+        return slowest_filled_s(stages, start, ends)
+    ends = filled(stages, start, end, math.inf)
     if ends is None:
         return math.inf
-    high_s, rise = _slowest_s(stages, start, ends), max(low_s, 1e-12)
+    high_s, rise = slowest_filled_s(stages, start, ends), max(low_s, 1e-12)
     while rise < high_s:
         rise *= 1.1
-        ends = _filled(stages, start, end, min(rise, high_s))
+        ends = filled(stages, start, end, min(rise, high_s))
         if ends is not None:
-            high_s = min(high_s, _slowest_s(stages, start, ends))
+            high_s = min(high_s, slowest_filled_s(stages, start, ends))
             break
         low_s = rise
     for i in range(HALVINGS):
@@ -289,9 +303,9 @@ def _least_slowest_s(stages: Sequence[_Stage], start: int, end: int, low_s: floa
         middle = 0.5 * (low_s + high_s) if i % 3 < 2 and high_s - low_s > 1e-3 * high_s else below
         if middle >= below:
             middle = below
-        ends = _filled(stages, start, end, middle)
+        ends = filled(stages, start, end, middle)
         if ends is not None:
-            high_s = min(middle, _slowest_s(stages, start, ends))
+            high_s = min(middle, slowest_filled_s(stages, start, ends))
         elif middle >= below:
             break
         else:
@@ -316,8 +330,8 @@ def least_slowest_s(
     problem: MixedProblem, pipeline: Pipeline, n_pipelines: int, n_micro: int, low_s: float = 0.0
 ) -> float:
     """Return the least time of the slowest stage over all splits; infinite where none fits."""
-    stages = _stages(problem, pipeline, n_pipelines, n_micro)
-    return _least_slowest_s(stages, 0, problem.n_layers, low_s)
+    stages = stages_of(problem, pipeline, n_pipelines, n_micro)
+    return least_filled_s(stages, 0, problem.n_layers, low_s)
 
 
 def best_fills(
@@ -336,12 +350,12 @@ def best_fills(
     among those. `low_s` is a lower bound of the slowest stage; nothing is returned where it takes
     `limit_s` at least.
     """
-    stages = _stages(problem, pipeline, n_pipelines, n_micro)
+    stages = stages_of(problem, pipeline, n_pipelines, n_micro)
     n_layers = problem.n_layers
     if pipeline.pp > n_layers:
         return []
     rates = sum(1.0 / max(min(x[-1] for x in stage.seconds), 1e-30) for stage in stages)
-    least_s = _least_slowest_s(stages, 0, n_layers, low_s or 0.5 / rates)
+    least_s = least_filled_s(stages, 0, n_layers, low_s or 0.5 / rates)
     if least_s >= limit_s:
         return []
     if not math.isfinite(least_s):
@@ -350,23 +364,26 @@ def best_fills(
     limits = slack if len(pipeline.parts) > 1 else slack[:1]
     for more in limits:
         limit = least_s * (1.0 + more)
-        for cuts in _cuts(stages, pipeline, n_layers, limit):
+        for cuts in cuts_of(stages, [n for _, n in pipeline.parts], n_layers, limit):
             fill = _balanced(stages, pipeline, cuts)
             if fill is not None:
                 fills.setdefault(fill.stages, fill)
     return list(fills.values())
 
 
-def _cuts(
-    stages: Sequence[_Stage], pipeline: Pipeline, n_layers: int, most_s: float
+def cuts_of(
+    stages: Sequence[Filling], lengths: Sequence[int], n_layers: int, most_s: float
 ) -> list[tuple[int, ...]]:
-    """Return where the parts of a pipeline may meet: as far back and as far forward as can be."""
-    ends = _filled(stages, 0, n_layers, most_s)
-    starts = _emptied(stages, 0, n_layers, most_s)
+    """Return where the parts of a pipeline may meet: as far back and as far forward as can be.
+
+    `lengths` are the stages of each part.
+    """
+    ends = filled(stages, 0, n_layers, most_s)
+    starts = emptied(stages, 0, n_layers, most_s)
     if ends is None or starts is None:
         return []
     borders, at = [], 0
-    for _, n in pipeline.parts[:-1]:
+    for n in lengths[:-1]:
         at += n
         borders.append((starts[at], ends[at - 1]))
     if not borders:
@@ -386,14 +403,14 @@ def _balanced(stages: Sequence[_Stage], pipeline: Pipeline, cuts: tuple[int, ...
         if end - start < n:
             return None
         least = min(x[end] - x[start] for x in own[0].seconds)
-        limit = _least_slowest_s(own, start, end, least / n)
+        limit = least_filled_s(own, start, end, least / n)
         if not math.isfinite(limit):
             return None
-        filled = _filled(own, start, end, limit * (1.0 + TOLERANCE))
-        if filled is None:
+        ends = filled(own, start, end, limit * (1.0 + TOLERANCE))
+        if ends is None:
             return None
         first = start
-        for stage, last in zip(own, filled, strict=True):
+        for stage, last in zip(own, ends, strict=True):
             i = stage.chosen(first, last, math.inf)
             table = way.tables[i]
             results.append(
@@ -412,7 +429,7 @@ def fastest_fill(
     n_micro: int,
 ) -> Fill | None:
     """Return the split with some layers in each stage, recomputing least; None if none fits."""
-    stages = _stages(problem, pipeline, n_pipelines, n_micro)
+    stages = stages_of(problem, pipeline, n_pipelines, n_micro)
     results, times, start = [], [], 0
     for way, stage, n in zip(pipeline.ways(), stages, counts, strict=True):
         i = stage.chosen(start, start + n, math.inf)

@@ -6,6 +6,8 @@
    are worth their devices at its prices; of those CP-SAT chooses kinds and numbers of pipelines
    (`master`) within a step that is halved towards the bound. What it chooses is priced whole.
 
+Plans that are one grid of ranks have a search of their own (`grids`).
+
 Small problems are searched whole: every split of every structure is a candidate, and choices are
 priced until none is left whose bound is below the best.
 """
@@ -18,6 +20,7 @@ from searches.mixed.answer import BestPlans, Halt, MixedAnswer, MixedOptions, St
 from searches.mixed.bound import least_step_s
 from searches.mixed.columns import Columns
 from searches.mixed.fills import ways_of
+from searches.mixed.grids.search import search_grids
 from searches.mixed.several import search_several
 from searches.mixed.single import search_single
 from searches.mixed.structures import Structures, least_sequence_s, structures_of
@@ -40,10 +43,14 @@ def search_mixed(
     halt = Halt(stop)
     ways = ways_of(problem)
     best = BestPlans(problem, options)
-    spanned = options.most_spanned
+    spanned, n_structures = options.most_spanned, 0
     while True:
-        structures = structures_of(problem, ways, spanned)
-        bound_s = _search(problem, structures, options, best, halt)
+        if options.is_uniform:
+            bound_s = search_grids(problem, spanned, options, best, halt)
+        else:
+            structures = structures_of(problem, ways, spanned)
+            n_structures = len(structures)
+            bound_s = _search(problem, structures, options, best, halt)
         if best.step_s < math.inf or spanned >= n_pools or halt():
             break
         spanned += 1
@@ -52,7 +59,7 @@ def search_mixed(
         plans=tuple(x[1] for x in rows),
         prices=tuple(x[2] for x in rows),
         bound_s=min(bound_s, rows[0][0]) if rows else math.inf,
-        n_structures=len(structures),
+        n_structures=n_structures,
         n_priced=best.n_priced,
         stopped="time limit" if halt.is_cut else "",
     )
@@ -70,21 +77,20 @@ def _search(
         return math.inf
     if (whole := every_fill(problem, structures)) is not None:
         whole_s = search_whole(problem, whole, options, best, halt)
-        is_one_kind = options.is_uniform and options.is_bounded and options.most_kinds > 1
-        if whole_s > 0.0 and not is_one_kind:
+        if whole_s > 0.0:
             return whole_s
     columns = Columns(problem, structures, options.most_kinds)
     if not len(columns):
         return math.inf
-    single_s = search_single(problem, columns, options, best, halt)
-    if options.most_kinds == 1 or (options.is_uniform and not options.is_bounded):
+    single_s = search_single(problem, columns, best, halt)
+    if options.most_kinds == 1:
         return single_s
     sequence_s = least_sequence_s(problem, structures.ways)
     fluid_s = problem.straggler_factor * problem.global_batch * sequence_s
     high_s = best.step_s if best.step_s < math.inf else 64.0 * fluid_s
     columns.prune(high_s)
     several_s, bound = least_step_s(columns, fluid_s, high_s, halt)
-    if not options.is_uniform and not halt():
+    if not halt():
         search_several(problem, (several_s, bound), options, best, halt)
     return min(single_s, several_s)
 

@@ -7,7 +7,7 @@ import numpy as np
 
 from costmodels.mixed.plans import MixedPlan
 from costmodels.mixed.tables import MixedProblem
-from searches.mixed.answer import BestPlans, Halt, MixedOptions, pipelines_of
+from searches.mixed.answer import BestPlans, Halt, pipelines_of
 from searches.mixed.columns import Columns
 from searches.mixed.fills import best_fills
 
@@ -19,17 +19,13 @@ REFINED = 2000
 """Columns that are made exact, at most."""
 
 
-def search_single(
-    problem: MixedProblem, columns: Columns, options: MixedOptions, best: BestPlans, halt: Halt
-) -> float:
+def search_single(problem: MixedProblem, columns: Columns, best: BestPlans, halt: Halt) -> float:
     """Try plans of one kind of pipeline; return a lower bound of the step of all of them.
 
     Columns in the order of a lower bound, which is made exact when a column comes first: that of
     the first exact one holds for all.
     """
     rows = np.arange(len(columns))
-    if options.is_uniform:
-        rows = np.flatnonzero(_is_uniform(columns))
     least_s = columns.whole_batch_s(rows)
     first = np.argsort(least_s, kind="stable")[:BOUNDED]
     columns.look_alone(rows[first])
@@ -54,29 +50,16 @@ def search_single(
             continue
         bound_s = min(bound_s, low_s)
         n_tried += 1
-        _try(problem, columns, row, options, best)
+        _try(problem, columns, row, best)
     return min(bound_s, best.step_s)
 
 
-def _is_uniform(columns: Columns) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Tell of each column whether all stages of its pipelines take as many devices."""
-    s = columns.structures
-    sizes = np.array([way.n_devices for way in s.ways])[s.parts]
-    most = np.where(s.counts > 0, sizes, 0).max(axis=1)
-    least = np.where(s.counts > 0, sizes, most[:, None]).min(axis=1)
-    return np.asarray((most == least)[columns.structure])
-
-
-def _try(
-    problem: MixedProblem, columns: Columns, row: int, options: MixedOptions, best: BestPlans
-) -> None:
+def _try(problem: MixedProblem, columns: Columns, row: int, best: BestPlans) -> None:
     """Price the best splits of one column."""
     batch, pipeline = problem.global_batch, columns.structures.pipeline(columns.structure[row])
     total_s = float(columns.structures.total_s[columns.structure[row]])
     for n in _pipeline_counts(columns, row, batch):
         m = math.ceil(batch / (pipeline.mbs * n))
-        if options.is_uniform and batch % (pipeline.mbs * n):
-            continue
         limit_s = (best.step_s - problem.fixed_s) / problem.straggler_factor - total_s
         limit_s = limit_s / (m - 1) if m > 1 else math.inf
         low_s = float(columns.slowest_s[row])

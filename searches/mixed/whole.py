@@ -63,14 +63,14 @@ def search_whole(
 ) -> float:
     """Search a small problem whole; return the bound: the best step where it came to its end.
 
-    0 where it did not. Of grids of ranks those of one kind alone are searched, and bounded.
+    0 where it did not.
     """
     batch = problem.global_batch
     for x in offers:
         kind = pipelines_of(x.fill, x.pipeline, x.least, batch)
         if x.least * x.pipeline.mbs <= batch and kind.n_micro <= x.most_micro:
             best.offer(MixedPlan((kind,), problem.zero))
-    if options.is_uniform or options.most_kinds == 1 or not offers:
+    if options.most_kinds == 1 or not offers:
         return best.step_s
     sizes = [pool.n_devices for pool in problem.pools]
     n_pools = len(sizes)

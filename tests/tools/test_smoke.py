@@ -3,13 +3,25 @@
 import copy
 import json
 import math
+import os
+import subprocess
+from dataclasses import replace
 
 import pytest
 
+from planner.analyze.joined_files import joined_files, joined_placement
 from planner.solver.solve import solve
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from tools.smoke.case import Case
+from tools.smoke.emitted import NotEmittedError
 from tools.smoke.expected import LINE, differences, expected_facts, reported_facts
+from tools.smoke.joined import (
+    STAND_INS,
+    chosen_plan,
+    nodes_of_ranks,
+    pool_differences,
+    slurm_env,
+)
 from tools.smoke.run import Outcome, cluster_of
 from tools.smoke.table import write_table
 
@@ -98,3 +110,76 @@ def test_the_table_keeps_the_rows_of_other_releases(tmp_path):
         "| megatron | 0.17.0 | dense | tp2 recompute full | ran as planned |",
         "| megatron | 0.19.2 | dense | tp2 recompute full | did not: no line of facts: x |",
     ]
+
+
+POOLS = tuple(
+    {
+        "name": name,
+        "accelerator": part,
+        "nodes": 1,
+        "hosts": host,
+        "accelerators_per_node": 2,
+        "nic": nic,
+    }
+    for name, part, host, nic in (
+        ("new", "h100-sxm-80gb", "127.0.0.1", "ib-ndr-400"),
+        ("old", "a100-sxm-80gb", "127.0.0.2", "ib-hdr-200"),
+    )
+)
+DENSE = {**MODEL["model"], "layers": 5, "ffn": 128}
+del DENSE["moe"]
+
+
+@pytest.fixture(scope="module")
+def over_pools():
+    """An answer over two pools, and a case that wants two uneven stages of two pipelines."""
+    model = {"model": DENSE, "training": MODEL["training"]}
+    pins = {"tp": 1, "cp": 1, "mbs": 1, "recompute": "none"}
+    case = Case("pools", "megatron", model, pins, "pools", pools=POOLS, grid=(2, 2, 1))
+    cluster = {"name": "pools", "pools": list(POOLS)}
+    result = solve(model, cluster, pins=pins, framework="megatron", top=9, pools="together")
+    return case, result.to_json()
+
+
+def test_the_plan_of_a_case_has_its_grid_and_uneven_stages(over_pools):
+    case, data = over_pools
+    plan = chosen_plan(data, case)
+    (kind,) = plan.kinds
+    assert (len(kind.stages), kind.n_pipelines) == (2, 2)
+    assert len({x.layers for x in kind.stages}) == 2
+    with pytest.raises(NotEmittedError, match="no plan has"):
+        chosen_plan(data, replace(case, grid=(3, 7, 1)))
+
+
+def test_pipelines_on_other_pools_are_noticed(over_pools):
+    case, data = over_pools
+    plan = chosen_plan(data, case)
+    placed = joined_placement(data, plan)
+    nodes = nodes_of_ranks(placed, 2)
+    hosts = {x["pool"]: x["hosts"][0] for x in placed["groups"]}
+    first, second = (x.pool for x in plan.kinds[0].stages)
+    assert nodes == [[0, hosts[first]]] * 2 + [[1, hosts[second]]] * 2
+    listed = joined_files(data, plan, ["megatron"], ["slurm"])["nodes.txt"]
+    found = {"nodes": nodes, "groups": {"pp": [[0, 2], [1, 3]]}}
+    assert pool_differences(plan, listed, found) == []
+    assert pool_differences(plan, listed, {**found, "groups": {"pp": [[0, 1], [2, 3]]}})
+    swapped = [[node, nodes[-1 - rank][1]] for rank, (node, _) in enumerate(nodes)]
+    assert pool_differences(plan, listed, {**found, "nodes": swapped})
+
+
+def test_the_job_starts_a_task_on_each_node_in_the_order_of_ranks(over_pools, tmp_path):
+    """The Slurm job with its stand-ins; what it starts says its node rank."""
+    case, data = over_pools
+    files = joined_files(data, chosen_plan(data, case), ["megatron"], ["slurm"])
+    job = tmp_path / "job.sbatch"
+    job.write_text(files["slurm-megatron.sbatch"])
+    told = 'echo "${NODE_RANK} ${SLURMD_NODENAME} ${MASTER_ADDR} $*"'
+    (tmp_path / "megatron.sh").write_text(f"{told} >> {tmp_path}/told-${{NODE_RANK}}\n")
+    env = {**os.environ, **slurm_env(job.read_text()), "SLURM_SUBMIT_DIR": str(tmp_path)}
+    env["PATH"] = f"{STAND_INS}:{env['PATH']}"
+    subprocess.run(["bash", str(job), "--smoke"], env=env, check=True)
+    lines = [(tmp_path / f"told-{i}").read_text().split() for i in range(2)]
+    names = [line.split()[2] for line in files["nodes.txt"].splitlines()]
+    assert lines == [[str(i), names[i], names[0], "--smoke"] for i in range(2)]
+    (tmp_path / "megatron.sh").write_text("exit $NODE_RANK\n")
+    assert subprocess.run(["bash", str(job)], env=env, check=False).returncode == 1

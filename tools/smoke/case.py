@@ -18,6 +18,10 @@ class Case:
     in_ci: bool = False
     env: dict[str, str] = field(default_factory=dict)
     """Further environment of the launcher."""
+    pools: tuple[dict, ...] = ()
+    """Pools of the cluster file that the plan is to span, with named hosts; none: one node."""
+    grid: tuple[int, int, int] = (0, 0, 0)
+    """Of a plan over several pools: stages, pipelines, and kinds of pipelines."""
 
 
 NOT_RUN = {

@@ -6,6 +6,7 @@ too, whose NullTokenizer counts a token more.
 
 from typing import Any
 
+from planner.specs.importers.hostlist import expand_hosts
 from tools.smoke.case import Case
 
 TRAINING = {"seq_len": 64, "global_batch": 8, "precision": "bf16", "optimizer": "adam"}
@@ -70,6 +71,67 @@ def _deep(layers: int) -> dict[str, Any]:
     return {**DENSE, "layers": layers}
 
 
+SEVEN = _deep(7)
+TWO_NODES = ("127.0.0.1", "127.0.0.2")
+"""Nodes of the new pool, and of the old one."""
+FOUR_NODES = ("127.0.0.[1-2]", "127.0.0.[3-4]")
+UNLIKE_NODES = ("127.0.0.[1-3]", "127.0.0.4")
+
+
+def _pool(name: str, accelerator: str, nic: str, hosts: str, per_node: int) -> dict[str, Any]:
+    """Return a pool whose nodes are addresses of the loopback network."""
+    return {
+        "name": name,
+        "accelerator": accelerator,
+        "hosts": hosts,
+        "nodes": len(expand_hosts(hosts)),
+        "accelerators_per_node": per_node,
+        "scale_up_domain": per_node,
+        "nics_per_node": per_node,
+        "nic": nic,
+    }
+
+
+def _over_pools(
+    name: str,
+    feature: str,
+    grid: tuple[int, int, int],
+    nodes: tuple[str, str] = TWO_NODES,
+    *,
+    model: dict[str, Any] = SEVEN,
+    in_ci: bool = False,
+    **pins: object,
+) -> Case:
+    """Return a case over new and old nodes of two devices."""
+    new, old = nodes
+    return Case(
+        f"megatron-pools-{name}",
+        "megatron",
+        {"model": {"name": f"tiny-pools-{name}", **model}, "training": TRAINING},
+        {"tp": 1, "cp": 1, "ep": 1, "mbs": 1, "recompute": "none", **pins},
+        feature,
+        in_ci,
+        pools=(
+            _pool("new", "h100-sxm-80gb", "ib-ndr-400", new, 2),
+            _pool("old", "a100-sxm-80gb", "ib-hdr-200", old, 2),
+        ),
+        grid=grid,
+    )
+
+
+OVER_POOLS = [
+    _over_pools("stages", "two pools, uneven stages", (2, 2, 1), in_ci=True),
+    _over_pools("deep", "two pools, four uneven stages", (4, 1, 1)),
+    _over_pools("tp", "two pools, tp, uneven stages", (2, 1, 1), tp=2),
+    _over_pools("wide", "two pools, four uneven stages, dp", (4, 2, 1), FOUR_NODES),
+    _over_pools("replicas", "two pools, a replica on each", (1, 4, 2)),
+    _over_pools("kinds", "two pools, replicas on unlike pools", (2, 4, 2), UNLIKE_NODES),
+    _over_pools("recompute", "two pools, recompute", (2, 2, 1), recompute="full"),
+    _over_pools(
+        "moe", "two pools, MoE, uneven stages", (2, 2, 1), model={**MOE, "layers": 7}, ep=2
+    ),
+]
+
 CASES = [
     _case(
         "dense",
@@ -133,4 +195,5 @@ CASES = [
     _case("moe-etp", "MoE, ep and etp", MOE, devices=4, tp=2, sp=True, ep=2, etp=2, zero=1),
     _case("mla", "MLA and MoE, pipeline", LATENT, devices=4, pp=2, ep=2, zero=1),
     _case("mtp", "multi-token prediction", {**LATENT, "mtp_layers": 1}, ep=2, zero=1),
+    *OVER_POOLS,
 ]

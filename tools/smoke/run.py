@@ -14,10 +14,9 @@ from typing import Any
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from planner.specs.search.axis_values import layout_from_json
 from tools.smoke.case import Case
+from tools.smoke.emitted import TAIL_CHARS, EmittedJob, NotEmittedError, answer_of
 from tools.smoke.expected import differences, expected_facts, reported_facts
-
-TAIL_CHARS = 3000
-"""Of the output of a job that failed, the end is shown."""
+from tools.smoke.joined import joined_job
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,31 +80,38 @@ def run_case(
     ) -> Outcome:
         return Outcome(case, release, problems, time.monotonic() - started, layout or {})
 
-    solved = subprocess.run(solve_command(planner, case, folder), capture_output=True, text=True)
-    if solved.returncode:
-        return outcome(f"planner solve: exit {solved.returncode}: {solved.stderr[-TAIL_CHARS:]}")
-    plan = json.loads(solved.stdout)["plans"][0]
-    (place,) = (folder / "plans").iterdir()
-    scripts = sorted(place.glob("*.sh"))
-    if len(scripts) != 1:
-        return outcome(f"{place} has {len(scripts)} launchers", layout=plan["layout"])
-    code, output = _run(["bash", str(scripts[0]), "--smoke"], {**env, **case.env}, limit_s)
+    try:
+        job = (joined_job if case.pools else job_of)(case, planner, folder)
+    except NotEmittedError as error:
+        return outcome(str(error))
+    full = {**env, **job.env, **case.env}
+    if job.programs:
+        full["PATH"] = f"{job.programs}:{full.get('PATH', '')}"
+    code, output = _run(list(job.command), full, limit_s)
     (folder / "output.txt").write_text(output)
     found = reported_facts(output)
     if code or found is None:
         why = f"exit {code}" if code else "no line of facts"
-        return outcome(f"{why}: {output[-TAIL_CHARS:]}", layout=plan["layout"])
-    model = model_from_dict(case.model)
-    cluster = cluster_from_dict(cluster_of(n_devices(case)))
-    expected = expected_facts(
-        layout_from_json(plan["layout"]),
-        model.shape,
-        model.job,
-        cluster.cluster.pools[0],
-        cluster.cluster.fabric,
-    )
+        return outcome(f"{why}: {output[-TAIL_CHARS:]}", layout=job.layout)
     release = found["release"].partition("+")[0]
-    return outcome(*differences(expected, found), release=release, layout=plan["layout"])
+    problems = (*differences(job.expected, found), *job.more(found))
+    return outcome(*problems, release=release, layout=job.layout)
+
+
+def job_of(case: Case, planner: Sequence[str], folder: Path) -> EmittedJob:
+    """Return the job of a case on one node; raise `NotEmittedError` where there is none."""
+    solved = json.loads(answer_of(solve_command(planner, case, folder)))
+    layout = solved["plans"][0]["layout"]
+    (place,) = (folder / "plans").iterdir()
+    scripts = sorted(place.glob("*.sh"))
+    if len(scripts) != 1:
+        raise NotEmittedError(f"{place} has {len(scripts)} launchers")
+    model = model_from_dict(case.model)
+    cluster = cluster_from_dict(cluster_of(n_devices(case))).cluster
+    expected = expected_facts(
+        layout_from_json(layout), model.shape, model.job, cluster.pools[0], cluster.fabric
+    )
+    return EmittedJob(("bash", str(scripts[0]), "--smoke"), {}, expected, layout)
 
 
 def _run(command: list[str], env: Mapping[str, str], limit_s: float) -> tuple[int, str]:

@@ -28,7 +28,7 @@ def with_fewer_pipelines(plan: MixedPlan, problem: MixedProblem) -> MixedPlan | 
     kept = [(kind, n) for kind, n in zip(plan.kinds, counts, strict=True) if n]
     if not kept:
         return None
-    if plan.is_uniform:
+    if len({(kind.mbs, kind.n_sequences / kind.n_pipelines) for kind in plan.kinds}) == 1:
         return _equal_shares(plan, kept)
     return _shares_by_speed(plan, kept, problem)
 

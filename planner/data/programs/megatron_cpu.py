@@ -337,9 +337,17 @@ def no_gpu() -> typing.Iterator[None]:
         yield
 
 
-def run_ranks(n_ranks: int, rank_main: Callable[[], None]) -> int:
+def run_ranks(
+    n_ranks: int,
+    rank_main: Callable[[], None],
+    node: int = 0,
+    per_node: int = 0,
+    address: str = "127.0.0.1",
+    port: int = 0,
+) -> int:
     """Run `rank_main` in one process a rank; return the worst exit status.
 
+    All ranks, or with `per_node` those of one node, which meet the others at an address and port.
     Processes are forked, since importing takes longer than training. They find what `torchrun`
     would tell them in their environment. Once one fails, the others are ended.
     """
@@ -347,12 +355,16 @@ def run_ranks(n_ranks: int, rank_main: Callable[[], None]) -> int:
         rank_main()
         return 0
     sys.stdout.flush()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    os.environ.update(WORLD_SIZE=str(n_ranks), LOCAL_WORLD_SIZE=str(n_ranks))
-    pids = {_forked(rank, rank_main): rank for rank in range(n_ranks)}
+    if not port:
+        with socket.socket() as free:
+            free.bind((address, 0))
+            port = free.getsockname()[1]
+    n_here = per_node or n_ranks
+    os.environ.update(MASTER_ADDR=address, MASTER_PORT=str(port))
+    os.environ.update(WORLD_SIZE=str(n_ranks), LOCAL_WORLD_SIZE=str(n_here))
+    os.environ["GROUP_RANK"] = str(node)
+    first = node * n_here
+    pids = {_forked(rank, rank - first, rank_main): rank for rank in range(first, first + n_here)}
     worst = 0
     while pids:
         pid, status = os.wait()
@@ -365,13 +377,13 @@ def run_ranks(n_ranks: int, rank_main: Callable[[], None]) -> int:
     return worst
 
 
-def _forked(rank: int, rank_main: Callable[[], None]) -> int:
+def _forked(rank: int, local_rank: int, rank_main: Callable[[], None]) -> int:
     """Return the process id of a child that runs one rank."""
     if pid := os.fork():
         return pid
     code = 1
     try:
-        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(local_rank))
         rank_main()
         code = 0
     except SystemExit as error:

@@ -4,6 +4,7 @@ Everything is read from process groups, model chunks, tensors and calls, nothing
 """
 
 import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -253,6 +254,7 @@ def _own() -> dict[str, Any]:
         pp_rank,
     )
     return {
+        "node": [int(os.environ.get("GROUP_RANK", 0)), os.environ.get("SLURMD_NODENAME", "")],
         "groups": _own_groups(),
         "stages": {
             at * pp + pp_rank: len(chunk.decoder.layers) for at, chunk in enumerate(SEEN.chunks)
@@ -283,6 +285,7 @@ def report(framework: str, release: str) -> dict[str, object]:
         "release": release,
         "torch": torch.__version__,
         "world_size": len(every),
+        "nodes": [one["node"] for one in every],
         "groups": {
             axis: [list(x) for x in sorted({tuple(one["groups"][axis]) for one in every})]
             for axis in every[0]["groups"]

@@ -3,7 +3,9 @@
 
     megatron.sh --smoke [further Megatron-LM flags]
 
-runs this in place of `torchrun ... pretrain_gpt.py`, with the same words. Needs torch and
+runs this in place of `torchrun ... pretrain_gpt.py`, with the same words. One call starts the
+ranks of all nodes; with SMOKE_PER_NODE=1 it is called once a node, as the script itself is,
+starts the ranks of the node that NODE_RANK names, and these meet at MASTER_ADDR. Needs torch and
 megatron-core with its `megatron.training` (0.17 or later, from PyPI, or a checkout in
 MEGATRON_DIR); no GPU, no Transformer Engine. The training loop, model, pipeline schedule,
 optimizers and process groups are Megatron-LM's; what stands in for the GPU is in megatron_cpu.py,
@@ -88,10 +90,25 @@ CPU_FLAGS = [
 
 def split_words(words: list[str]) -> tuple[int, str, list[str]]:
     """Return the ranks that the words to `torchrun` start, its script, and the script's flags."""
-    at = next(i for i, word in enumerate(words) if word.endswith(".py"))
-    launch = dict(zip(words[:at:2], words[1:at:2], strict=False))
+    launch, at = launch_words(words)
     n_ranks = int(launch["--nnodes"]) * int(launch["--nproc-per-node"])
     return n_ranks, words[at], words[at + 1 :]
+
+
+def launch_words(words: list[str]) -> tuple[dict[str, str], int]:
+    """Return what the words say to `torchrun` itself, and where its script stands."""
+    at = next(i for i, word in enumerate(words) if word.endswith(".py"))
+    return dict(zip(words[:at:2], words[1:at:2], strict=False)), at
+
+
+def own_ranks(words: list[str]) -> dict[str, int | str]:
+    """Return the ranks that this call starts and where all meet, as `run_ranks` takes them."""
+    if os.environ.get("SMOKE_PER_NODE") != "1":
+        return {}
+    launch, _ = launch_words(words)
+    per_node, node = int(launch["--nproc-per-node"]), int(launch["--node-rank"])
+    address, port = launch["--master-addr"], int(launch["--master-port"])
+    return {"node": node, "per_node": per_node, "address": address, "port": port}
 
 
 def refuse_moe_act(flags: list[str]) -> None:
@@ -312,6 +329,7 @@ def rank_main() -> None:
 def main() -> int:
     """Start the ranks that the plan has; return the exit status."""
     n_ranks, script, flags = split_words(sys.argv[1:])
+    own = own_ranks(sys.argv[1:])
     refuse_large(n_ranks, flags)
     refuse_moe_act(cpu_flags(flags)[0])
     find_megatron(os.path.dirname(script))
@@ -326,7 +344,7 @@ def main() -> int:
     build_helpers()
     import megatron.training.training  # noqa: F401  once for all ranks
 
-    return run_ranks(n_ranks, rank_main)
+    return run_ranks(n_ranks, rank_main, **own)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The answer for one job over several pools, beside the plans on each pool alone."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -209,20 +210,22 @@ class _Work:
         """Return plans that are one grid of ranks, unless all that are looked for are."""
         if is_for_runner(self.options):
             return []
-        grids = MixedOptions(is_uniform=True, is_bounded=False, n_best=N_GRIDS)
+        grids = MixedOptions(is_uniform=True, n_best=N_GRIDS)
         return [search_mixed(self.joined.mixed, grids, self.stop_at(GRIDS_SHARE))]
 
     def _listed(self, answers: Sequence[MixedAnswer]) -> list[tuple[MixedPlan, MixedPrice]]:
         """Return the plans over several pools, with those that a framework runs among them."""
         plans = [plan for answer in answers for plan in answer.plans]
-        plans += [with_one_recompute(plan) for plan in plans if plan.is_uniform]
-        listed: dict[MixedPlan, MixedPrice] = {}
+        alike = [with_one_recompute(plan) for plan in plans]
+        plans += [plan for plan in alike if plan.is_uniform]
+        listed: dict[object, tuple[MixedPlan, MixedPrice]] = {}
         for plan in plans:
-            if len(plan.pools) > 1 and plan not in listed:
+            kinds = frozenset(Counter(plan.kinds).items()), plan.zero
+            if len(plan.pools) > 1 and kinds not in listed:
                 priced = self.joined.priced(plan)
                 if priced is not None:
-                    listed[plan] = priced
-        return list(listed.items())
+                    listed[kinds] = plan, priced
+        return list(listed.values())
 
     def _links(
         self,

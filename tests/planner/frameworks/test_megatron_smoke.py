@@ -64,6 +64,16 @@ def test_smoke_hands_all_words_to_the_program(folder: Path, smoke: ModuleType) -
     assert "--smoke" not in flags
 
 
+def test_a_node_starts_its_own_ranks_where_it_is_asked_to(
+    folder: Path, smoke: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = started(folder, "--smoke")[2:]
+    assert smoke.own_ranks(words) == {}
+    monkeypatch.setenv("SMOKE_PER_NODE", "1")
+    own = {"node": 0, "per_node": 8, "address": "localhost", "port": 29500}
+    assert smoke.own_ranks(words) == own
+
+
 def test_what_wants_a_gpu_is_left_out_and_the_rest_kept(smoke: ModuleType) -> None:
     flags = ["--fp8-format", "hybrid", "--bf16", "--moe-grouped-gemm", "--seed", "7"]
     kept, dropped = smoke.cpu_flags(flags)

@@ -148,7 +148,7 @@ def _check_bounds(seed: int) -> None:
     if not len(columns):
         assert best_s == math.inf
         return
-    single_s = search_single(problem, columns, TWO, best, halt)
+    single_s = search_single(problem, columns, best, halt)
     several_s, _ = least_step_s(columns, 1e-3, 1e3, halt)
     assert min(single_s, several_s) <= best_s * (1.0 + 1e-9)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 import planner
+from costmodels.axes import RANK_ORDERS
 from planner.analyze.joined.check import plan_of_ranks, why_not_modelled
 from planner.analyze.joined.node_pools import node_pools
 from planner.analyze.joined_files import joined_files, layout_of, rank_pools
@@ -65,12 +66,13 @@ def test_ranks_give_back_the_plan(data):
     for x in data["together"]["plans"]:
         plan = joined_plan_of(data, f"t{x['rank']}")
         names = list(plan.devices)
-        ranks = [names.index(name) for name in rank_pools(plan)]
-        again = plan_of_ranks(layout_of(plan, model), ranks)
-        kinds = {(k.stages, k.n_pipelines, k.n_sequences) for k in again.kinds}
-        assert kinds == {
-            (k.stages, k.n_pipelines, k.n_sequences) for k in mixed_plan(plan, names).kinds
-        }
+        for order in RANK_ORDERS:
+            ranks = [names.index(name) for name in rank_pools(plan, order)]
+            again = plan_of_ranks(layout_of(plan, model, order), ranks)
+            kinds = {(k.stages, k.n_pipelines, k.n_sequences) for k in again.kinds}
+            assert kinds == {
+                (k.stages, k.n_pipelines, k.n_sequences) for k in mixed_plan(plan, names).kinds
+            }
 
 
 def test_a_stage_on_two_pools_is_not_priced(data):

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 import planner
+from costmodels.axes import RANK_ORDERS
 from planner.analyze.joined_files import joined_files, layout_of, node_groups, rank_pools
 from planner.cli.commands.inspection import run_place
 from planner.cli.commands.plans import run_emit, run_show
@@ -37,7 +38,7 @@ def staged(data):
 
 def test_ranks_go_through_the_stages_of_all_replicas(data, staged):
     read = cluster_from_dict(data["inputs"]["cluster"])
-    pools = rank_pools(staged)
+    pools = rank_pools(staged, RANK_ORDERS[0])
     assert len(pools) == staged.n_devices
     groups = node_groups(staged, read)
     assert [(x.pool, x.n_nodes, x.per_node) for x in groups] == [
