@@ -21,7 +21,7 @@ from searches.mixed.bound import least_step_s
 from searches.mixed.columns import Columns
 from searches.mixed.fills import ways_of
 from searches.mixed.grids.search import search_grids
-from searches.mixed.several import search_several
+from searches.mixed.several import FULL, QUICK, Effort, search_several
 from searches.mixed.single import search_single
 from searches.mixed.structures import Structures, least_sequence_s, structures_of
 from searches.mixed.whole import every_fill, search_whole
@@ -38,23 +38,79 @@ def search_mixed(
     `stop` is asked now and then; when it says so, the best so far is returned. The answer depends
     on the problem and the options alone, unless it is stopped.
     """
-    options, n_pools = options or MixedOptions(), len(problem.pools)
-    options = replace(options, most_kinds=options.most_kinds or max(MOST_KINDS, n_pools))
-    halt = Halt(stop)
-    ways = ways_of(problem)
-    best = BestPlans(problem, options)
-    spanned, n_structures = options.most_spanned, 0
-    while True:
-        if options.is_uniform:
-            bound_s = search_grids(problem, spanned, options, best, halt)
-        else:
-            structures = structures_of(problem, ways, spanned)
-            n_structures = len(structures)
-            bound_s = _search(problem, structures, options, best, halt)
-        if best.step_s < math.inf or spanned >= n_pools or halt():
-            break
-        spanned += 1
-    rows = best.first(options.n_best)
+    return MixedSearch(problem, options, stop).answer
+
+
+class MixedSearch:
+    """A search over several pools, and searches of the same job without one of them."""
+
+    def __init__(
+        self,
+        problem: MixedProblem,
+        options: MixedOptions | None = None,
+        stop: Stop | None = None,
+    ) -> None:
+        options, n_pools = options or MixedOptions(), len(problem.pools)
+        options = replace(options, most_kinds=options.most_kinds or max(MOST_KINDS, n_pools))
+        self._options, self._columns = options, None
+        halt = Halt(stop)
+        ways = ways_of(problem)
+        best = BestPlans(problem, options)
+        spanned, n_structures = options.most_spanned, 0
+        while True:
+            if options.is_uniform:
+                bound_s = search_grids(problem, spanned, options, best, halt)
+            else:
+                structures = structures_of(problem, ways, spanned)
+                n_structures = len(structures)
+                bound_s = self._search(problem, structures, best, halt)
+            if best.step_s < math.inf or spanned >= n_pools or halt():
+                break
+            spanned += 1
+        self.answer = _answer(best, bound_s, n_structures, halt, options.n_best)
+
+    _columns: Columns | None
+    """What is known of the columns; None where the search needed none."""
+
+    def _search(
+        self, problem: MixedProblem, structures: Structures, best: BestPlans, halt: Halt
+    ) -> float:
+        """Search one set of structures; return the bound."""
+        options, self._columns = self._options, None
+        if not len(structures):
+            return math.inf
+        if (whole := every_fill(problem, structures)) is not None:
+            whole_s = search_whole(problem, whole, options, best, halt)
+            if whole_s > 0.0:
+                return whole_s
+        columns = Columns(problem, structures, options.most_kinds)
+        if not len(columns):
+            return math.inf
+        self._columns = columns
+        return _search_columns(columns, options, best, halt, FULL)
+
+    def without(
+        self, pool: int, problem: MixedProblem, stop: Stop | None = None
+    ) -> MixedAnswer:
+        """Return the fastest plans without a pool that are found soon, with a proven bound.
+
+        `problem` is the same job without it: as `without_pool` makes it, with stragglers of fewer
+        nodes.
+        """
+        if self._columns is None:
+            return search_mixed(problem, self._options, stop)
+        columns = self._columns.without(pool, problem)
+        best, halt = BestPlans(problem, self._options), Halt(stop)
+        bound_s = math.inf
+        if len(columns):
+            bound_s = _search_columns(columns, self._options, best, halt, QUICK)
+        return _answer(best, bound_s, len(columns), halt, self._options.n_best)
+
+
+def _answer(
+    best: BestPlans, bound_s: float, n_structures: int, halt: Halt, n_best: int
+) -> MixedAnswer:
+    rows = best.first(n_best)
     return MixedAnswer(
         plans=tuple(x[1] for x in rows),
         prices=tuple(x[2] for x in rows),
@@ -65,33 +121,22 @@ def search_mixed(
     )
 
 
-def _search(
-    problem: MixedProblem,
-    structures: Structures,
-    options: MixedOptions,
-    best: BestPlans,
-    halt: Halt,
+def _search_columns(
+    columns: Columns, options: MixedOptions, best: BestPlans, halt: Halt, effort: Effort
 ) -> float:
-    """Search one set of structures; return the bound."""
-    if not len(structures):
-        return math.inf
-    if (whole := every_fill(problem, structures)) is not None:
-        whole_s = search_whole(problem, whole, options, best, halt)
-        if whole_s > 0.0:
-            return whole_s
-    columns = Columns(problem, structures, options.most_kinds)
-    if not len(columns):
-        return math.inf
+    """Search plans of some columns, of one kind and of several; return the bound."""
+    problem = columns.problem
     single_s = search_single(problem, columns, best, halt)
     if options.most_kinds == 1:
         return single_s
-    sequence_s = least_sequence_s(problem, structures.ways)
+    sequence_s = least_sequence_s(problem, columns.structures.ways)
     fluid_s = problem.straggler_factor * problem.global_batch * sequence_s
     high_s = best.step_s if best.step_s < math.inf else 64.0 * fluid_s
-    columns.prune(high_s)
+    # Without a pool stragglers are fewer, and columns get as much done in a shorter step.
+    columns.prune(high_s * problem.straggler_factor)
     several_s, bound = least_step_s(columns, fluid_s, high_s, halt)
     if not halt():
-        search_several(problem, (several_s, bound), options, best, halt)
+        search_several(problem, (several_s, bound), options.most_kinds, best, halt, effort)
     return min(single_s, several_s)
 
 

@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
-from searches.mixed.answer import BestPlans, Halt, MixedOptions
+from searches.mixed.answer import BestPlans, Halt
 from searches.mixed.bound import LOOKED_AT, Bound
 from searches.mixed.fills import best_fills
 from searches.mixed.master import choose
@@ -19,22 +20,32 @@ Floats = NDArray[np.float64]
 
 CANDIDATES = 1500
 """Columns of unlike devices or pipelines that are mixed for one length of the step."""
-LENGTHS = (0.006, 0.012, 0.018, 0.024, 0.032, 0.045, 0.065)
-"""Over the bound, of the steps for which columns are mixed."""
-PRICED = 48
-"""Mixtures of one length of the step that are priced."""
 OFFERED = 240
 """Splits that the master chooses among at last, of the columns that lose least."""
-N_POLISHED = 5
-"""Mixtures whose neighbours are priced."""
 POLISHED = 100
 """Neighbours of a mixture that are priced at most."""
 SLACK = (0.0, 0.03, 0.06, 0.1, 0.15, 0.3)
 """Of the slowest stage, of splits of pipelines with few micro-batches."""
 FEW = 24
 """Micro-batches below which that counts."""
-STEPS = 4
-"""Lengths of the step that the master is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long mixtures are looked for."""
+
+    lengths: tuple[float, ...]
+    """Over the bound, of the steps for which columns are mixed."""
+    n_priced: int
+    """Mixtures of one length of the step that are priced."""
+    n_steps: int
+    """Lengths of the step that the master is asked for."""
+    n_polished: int
+    """Mixtures whose neighbours are priced."""
+
+
+FULL = Effort((0.006, 0.012, 0.018, 0.024, 0.032, 0.045, 0.065), 48, 4, 2)
+QUICK = Effort((0.012, 0.03, 0.06), 24, 0, 1)
 
 Counts = list[tuple[Offer, int]]
 """Kinds of pipelines, and how many of each."""
@@ -43,24 +54,25 @@ Counts = list[tuple[Offer, int]]
 def search_several(
     problem: MixedProblem,
     bound: tuple[float, Bound],
-    options: MixedOptions,
+    most_kinds: int,
     best: BestPlans,
     halt: Halt,
+    effort: Effort = FULL,
 ) -> None:
     """Mix the columns that are worth most at the prices of steps over the bound.
 
     `bound` is the least step, and what it was found by. A beam mixes columns (`mixtures`), whose
     splits are priced; then CP-SAT mixes those splits for shorter steps (`master`).
     """
-    mixer = _Mixer(problem, bound[1], options.most_kinds, best, halt)
+    mixer = _Mixer(problem, bound[1], most_kinds, best, halt)
     low_s = bound[0]
-    for length in LENGTHS:
+    for length in effort.lengths:
         time_s = low_s * (1.0 + length)
         if time_s < best.step_s and not halt():
-            mixer.mix(time_s)
+            mixer.mix(time_s, effort.n_priced)
     if not halt():
-        mixer.choose(low_s)
-    for mixture in mixer.fastest():
+        mixer.choose(low_s, effort.n_steps)
+    for mixture in mixer.fastest(effort.n_polished):
         if not halt():
             _polish(problem, mixture, best)
 
@@ -84,12 +96,12 @@ class _Mixer:
         self._losses: dict[int, float] = {}
         self._done: set[tuple[tuple[int, int], ...]] = set()
 
-    def mix(self, time_s: float) -> None:
+    def mix(self, time_s: float, n_priced: int) -> None:
         """Price the best mixtures of the columns that lose least in a step."""
         rows, candidates = self._candidates(time_s)
         if not len(rows):
             return
-        for mixture in best_mixtures(candidates, self.sizes, self.most_kinds, PRICED):
+        for mixture in best_mixtures(candidates, self.sizes, self.most_kinds, n_priced):
             if self.halt():
                 return
             counts = [
@@ -104,10 +116,10 @@ class _Mixer:
         if counts:
             self._priced.append((_offer_counts(self.problem, counts, self.best), counts))
 
-    def fastest(self) -> list[tuple[float, Counts]]:
+    def fastest(self, n: int) -> list[tuple[float, Counts]]:
         """Return the fastest mixtures that were priced, with their steps."""
         found = [x for x in self._priced if math.isfinite(x[0])]
-        return sorted(found, key=lambda x: x[0])[:N_POLISHED]
+        return sorted(found, key=lambda x: x[0])[:n]
 
     def _candidates(self, time_s: float) -> tuple[NDArray[np.intp], Candidates]:
         """Return rows that lose least, and what the beam needs of them."""
@@ -166,7 +178,7 @@ class _Mixer:
             self._offers[row, m] = offer
         return self._offers[row, m]
 
-    def choose(self, low_s: float) -> None:
+    def choose(self, low_s: float, n_steps: int) -> None:
         """Let the master mix the splits that are known for steps above one."""
         known = [(self._losses.get(row, 1.0), row, m) for (row, m), x in self._offers.items() if x]
         offers = [self._offers[row, m] for _, row, m in sorted(known)[:OFFERED]]
@@ -174,7 +186,7 @@ class _Mixer:
         high_s = self.best.step_s
         if not some or not math.isfinite(high_s):
             return
-        for _ in range(STEPS):
+        for _ in range(n_steps):
             if self.halt() or high_s - low_s <= 2e-3 * high_s:
                 return
             time_s = 0.5 * (low_s + high_s)

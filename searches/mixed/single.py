@@ -13,8 +13,8 @@ from searches.mixed.fills import best_fills
 
 TRIED = 160
 """Columns that are split, the most promising first, where there are more."""
-BOUNDED = 20_000
-"""Columns of which whole layers and memory are counted first."""
+BOUNDED = 8192
+"""Columns of which cuts are looked at together."""
 REFINED = 2000
 """Columns that are made exact, at most."""
 
@@ -25,33 +25,38 @@ def search_single(problem: MixedProblem, columns: Columns, best: BestPlans, halt
     Columns in the order of a lower bound, which is made exact when a column comes first: that of
     the first exact one holds for all.
     """
-    rows = np.arange(len(columns))
-    least_s = columns.whole_batch_s(rows)
-    first = np.argsort(least_s, kind="stable")[:BOUNDED]
-    columns.look_alone(rows[first])
-    least_s[first] = columns.whole_batch_s(rows[first])
-    queue: list[tuple[float, int]] = [
-        (s, i) for s, i in zip(least_s.tolist(), rows.tolist(), strict=True) if s < math.inf
-    ]
-    heapify(queue)
+    rough_s = columns.whole_batch_s()
+    order = np.argsort(rough_s, kind="stable")
+    order = order[: int(np.isfinite(rough_s).sum())]
+    n_queued = 0
+    queue: list[tuple[float, int]] = []
     bound_s: float = math.inf
     n_tried = n_refined = 0
-    while queue:
-        low_s, row = heappop(queue)
-        if low_s >= best.step_s:
+    while True:
+        rest_s = float(rough_s[order[n_queued]]) if n_queued < len(order) else math.inf
+        low_s = min(rest_s, queue[0][0] if queue else math.inf)
+        if low_s >= best.step_s or low_s == math.inf:
             return min(bound_s, best.step_s)
         is_done = n_tried >= TRIED and best.step_s < math.inf
         if is_done or n_refined >= REFINED or halt():
             return min(bound_s, low_s)
-        one = np.array([row])
-        if columns.look_alone(one) or columns.refine_alone(row):
+        if rest_s <= low_s:
+            rows = order[n_queued : n_queued + BOUNDED]
+            n_queued += len(rows)
+            columns.look_alone(rows)
+            found = zip(columns.whole_batch_s(rows).tolist(), rows.tolist(), strict=True)
+            queue += [(s, row) for s, row in found if s < math.inf]
+            heapify(queue)
+            continue
+        low_s, row = heappop(queue)
+        if columns.refine_alone(row):
             n_refined += 1
-            heappush(queue, (max(low_s, float(columns.whole_batch_s(one)[0])), row))
+            one_s = float(columns.whole_batch_s(np.array([row]))[0])
+            heappush(queue, (max(low_s, one_s), row))
             continue
         bound_s = min(bound_s, low_s)
         n_tried += 1
         _try(problem, columns, row, best)
-    return min(bound_s, best.step_s)
 
 
 def _try(problem: MixedProblem, columns: Columns, row: int, best: BestPlans) -> None:

@@ -27,7 +27,7 @@ from planner.solver.together.problems import (
 from planner.solver.together.records import JoinedPlan, LinkWorth, PoolWorth, Together
 from planner.specs.inputs import ClusterInput, ModelInput
 from searches.mixed.answer import MixedAnswer, MixedOptions
-from searches.mixed.search import search_mixed
+from searches.mixed.search import MixedSearch, search_mixed
 
 MAX_POOLS = 8
 """Most unlike pools that are looked at together."""
@@ -167,19 +167,21 @@ class _Work:
         """Return the plans of a problem, the fastest first, by a share of the time limit."""
         return search_mixed(problem, self.mixed_options, self.stop_at(share))
 
-    def without(self, place: int) -> MixedAnswer:
+    def without(self, search: MixedSearch, place: int) -> MixedAnswer:
         """Return the plans that leave a pool out."""
         later = (place + 1) / len(self.joined.problems) * (1.0 - GRIDS_SHARE)
-        return self.search(self.joined.without(place), GRIDS_SHARE + later)
+        stop = self.stop_at(GRIDS_SHARE + later)
+        return search.without(place, self.joined.without(place), stop)
 
     def together(
         self, blank: Together, alone: Mapping[str, Plan | None], cluster: ClusterInput
     ) -> Together:
         """Return what one job over the joined pools reaches, beside the best on each alone."""
         goal, n_pools = self.options.objective, len(self.joined.mixed.pools)
-        answer = self.search(self.joined.mixed, MAIN_SHARE)
+        search = MixedSearch(self.joined.mixed, self.mixed_options, self.stop_at(MAIN_SHARE))
+        answer = search.answer
         grids = self._grids()
-        without = [self.without(i) for i in range(n_pools)] if n_pools > 2 else []
+        without = [self.without(search, i) for i in range(n_pools)] if n_pools > 2 else []
         found = self._listed([answer, *grids, *without])
         records = sorted(
             (self.records.record(plan, priced, 1) for plan, priced in found),
