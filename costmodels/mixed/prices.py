@@ -1,6 +1,6 @@
 """Step time and memory of plans over several pools: closed form, by term."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
 from math import ceil
@@ -76,21 +76,38 @@ def table_of(problem: MixedProblem, stage: MixedStage, mbs: int) -> StageTable:
 
 
 def hop_s(
-    problem: MixedProblem, sender: StageTable, receiver: StageTable, n_pipelines: int
+    problem: MixedProblem, sender: StageTable, receiver: StageTable, shared_bytes: float
 ) -> float:
     """Return the time of one message from a stage to the next, seconds.
 
     Inside a pool latency + bytes x s/byte of its boundary. Between pools
-    latency + max( b_1/B_1, b_2/B_2, D n b / B_link ): each device sends (receives) its part over
-    its NIC, and the n devices of a stage of all D pipelines share the link at the same time.
+    latency + max( b_1/B_1, b_2/B_2, b_link / B_link ): each device sends (receives) its part over
+    its NIC, and `shared_bytes` b_link share the link at the same time (`messages_bytes`).
     """
     if sender.pool == receiver.pool:
         latency, per_byte = problem.pools[sender.pool].inside_hop
         return latency + per_byte * max(sender.message_bytes, receiver.message_bytes)
     link = problem.link(sender.pool, receiver.pool)
-    total = max(x.message_bytes * x.n_devices for x in (sender, receiver))
     own = max(x.message_bytes / problem.pools[x.pool].nic_bytes_per_s for x in (sender, receiver))
-    return link.latency_s + max(own, n_pipelines * total / link.bytes_per_s)
+    return link.latency_s + max(own, shared_bytes / link.bytes_per_s)
+
+
+def messages_bytes(
+    plan: MixedPlan, tables: Sequence[Sequence[StageTable]]
+) -> dict[tuple[int, int], float]:
+    """Return the messages that share the link between two pools at the same time, bytes.
+
+    Of every boundary over it D n b: the n devices of a stage of all D pipelines send a message of
+    b bytes. Kinds of pipelines run beside each other, so those of all kinds count.
+    """
+    total: dict[tuple[int, int], float] = {}
+    for kind, own in zip(plan.kinds, tables, strict=True):
+        for one, other in pairwise(own):
+            if one.pool != other.pool:
+                edge = (min(one.pool, other.pool), max(one.pool, other.pool))
+                size = max(x.message_bytes * x.n_devices for x in (one, other))
+                total[edge] = total.get(edge, 0.0) + kind.n_pipelines * size
+    return total
 
 
 def in_flight(pp: int, stage: int, n_micro: int) -> int:
@@ -246,8 +263,10 @@ def price(plan: MixedPlan, problem: MixedProblem) -> MixedPrice:
     """
     tables = [[table_of(problem, x, kind.mbs) for x in kind.stages] for kind in plan.kinds]
     exchanged, crossing = exchanges_s(plan, problem, tables)
+    shared = messages_bytes(plan, tables)
     kinds = tuple(
-        _kind_price(kind, problem, tables[i], exchanged[i]) for i, kind in enumerate(plan.kinds)
+        _kind_price(kind, problem, tables[i], exchanged[i], shared)
+        for i, kind in enumerate(plan.kinds)
     )
     for kind, own in zip(plan.kinds, tables, strict=True):
         for one, other in pairwise(own):
@@ -264,6 +283,7 @@ def _kind_price(
     problem: MixedProblem,
     tables: Sequence[StageTable],
     exchanged_s: Sequence[float],
+    shared_bytes: Mapping[tuple[int, int], float],
 ) -> KindPrice:
     pp, m, d = kind.pp, kind.n_micro, kind.n_pipelines
     share = d if problem.zero else 1
@@ -289,7 +309,10 @@ def _kind_price(
         start = end
     times = [x.forward_s + x.backward_s for x in stages]
     slowest, total = max(times), sum(times)
-    hops = tuple(hop_s(problem, a, b, d) for a, b in pairwise(tables))
+    hops = tuple(
+        hop_s(problem, a, b, shared_bytes.get((min(a.pool, b.pool), max(a.pool, b.pool)), 0.0))
+        for a, b in pairwise(tables)
+    )
     crossings = float(alternating_crossings(pp, m)) if pp > 1 else 0.0
     messages_s = crossings * max(hops, default=0.0)
     pipeline_s = m * slowest + total - slowest + messages_s

@@ -76,9 +76,7 @@ def _least_hop_s(problem: MixedProblem, structures: Structures, first: Ints, row
     return hop
 
 
-def _most_micro(
-    cuts: Cut, room_s: Floats, hop_s: Floats, floor_s: Floats | float
-) -> Floats:
+def _most_micro(cuts: Cut, room_s: Floats, hop_s: Floats, floor_s: Floats | float) -> Floats:
     """Return the most micro-batches of any cut, `(n,)`; `floor_s` bounds the slowest stage."""
     slowest_s, other_s = cuts
     with np.errstate(invalid="ignore"):
@@ -87,9 +85,7 @@ def _most_micro(
     return np.asarray(np.maximum(0.0, np.floor(n + ROUNDING) + 1.0))
 
 
-def _by_class(
-    points: Points, known: Floats, room: tuple[Floats, Floats], pp: Floats
-) -> Floats:
+def _by_class(points: Points, known: Floats, room: tuple[Floats, Floats], pp: Floats) -> Floats:
     """Return the most micro-batches where the slowest stage is known by those in flight."""
     best = np.zeros(len(pp))
     starts = (*FLIGHTS, 0)
@@ -102,9 +98,11 @@ def _by_class(
         if not len(possible):
             continue
         cuts = points.some(possible).with_micro(first[possible])
-        n = _most_micro(cuts, *(x[possible] for x in room), known[possible, k, None])
+        room_s, hop_s = room[0][possible], room[1][possible]
+        n = _most_micro(cuts, room_s, hop_s, known[possible, k, None])
         n = np.minimum(n, last[possible])
-        best[possible] = np.where(n >= first[possible], np.maximum(best[possible], n), best[possible])
+        n = np.where(n >= first[possible], n, 0.0)
+        best[possible] = np.maximum(best[possible], n)
     return best
 
 

@@ -145,15 +145,11 @@ class Cuts:
         sums_s = sums_s + self._embedding_s[a] + self._head_s[b]
         possible = np.where(has_two, (k >= p) & (rest >= q), k == 0)
         few_s = np.where(possible, few_s, np.inf)
-        few_s = np.concatenate(
-            [np.where(q > 1, few_s, np.inf), np.maximum(few_s, end_s)], axis=1
-        )
+        few_s = np.concatenate([np.where(q > 1, few_s, np.inf), np.maximum(few_s, end_s)], axis=1)
         many_s = np.maximum(few_s, np.concatenate([more_s, more_s], axis=1))
         tails = (tails_s[b, most_rest, r], with_head_s[b, at_end, r])
         factor = self._problem.straggler_factor
-        other_s = np.concatenate(
-            [sums_s + np.maximum(tail_s, x) / factor for x in tails], axis=1
-        )
+        other_s = np.concatenate([sums_s + np.maximum(tail_s, x) / factor for x in tails], axis=1)
         return Points(later, (few_s, other_s), (many_s, other_s))
 
 
@@ -183,9 +179,7 @@ class Points:
     def with_micro(self, n_micro: Floats) -> Cut:
         """Return the cuts that hold with some micro-batches, `(n,)`."""
         later = (n_micro >= self.later)[:, None]
-        first, second = (
-            np.where(later, x, y) for x, y in zip(self.many, self.few, strict=True)
-        )
+        first, second = (np.where(later, x, y) for x, y in zip(self.many, self.few, strict=True))
         return first, second
 
     def efficient(self) -> "Points":

@@ -89,9 +89,7 @@ class MixedSearch:
         self._columns = columns
         return _search_columns(columns, options, best, halt, FULL)
 
-    def without(
-        self, pool: int, problem: MixedProblem, stop: Stop | None = None
-    ) -> MixedAnswer:
+    def without(self, pool: int, problem: MixedProblem, stop: Stop | None = None) -> MixedAnswer:
         """Return the fastest plans without a pool that are found soon, with a proven bound.
 
         `problem` is the same job without it: as `without_pool` makes it, with stragglers of fewer

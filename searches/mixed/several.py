@@ -104,9 +104,7 @@ class _Mixer:
         for mixture in best_mixtures(candidates, self.sizes, self.most_kinds, n_priced):
             if self.halt():
                 return
-            counts = [
-                (self._offer(int(rows[i]), candidates.done[i]), n) for i, n in mixture
-            ]
+            counts = [(self._offer(int(rows[i]), candidates.done[i]), n) for i, n in mixture]
             key = tuple((int(rows[i]), n) for i, n in mixture)
             if key not in self._done:
                 self._done.add(key)
@@ -148,7 +146,8 @@ class _Mixer:
         self, rows: NDArray[np.intp], done: Floats, loss: Floats
     ) -> tuple[NDArray[np.intp], Floats]:
         """Return, of rows of as many devices and pipelines, the one that gets most done."""
-        columns, kept = self.bound.columns, []
+        columns = self.bound.columns
+        kept: list[int] = []
         seen: set[tuple[float, ...]] = set()
         for i in np.lexsort((rows, loss)).tolist():
             if done[i] <= 0 or len(kept) >= CANDIDATES:
@@ -171,9 +170,7 @@ class _Mixer:
             # With few micro-batches all stages count, with many the slowest alone.
             slack = SLACK if m < FEW else SLACK[:1]
             fills = best_fills(self.problem, pipeline, counts[0], m, slack)
-            fill = min(
-                fills, key=lambda x: (m - 1) * x.slowest_s + sum(x.times_s), default=None
-            )
+            fill = min(fills, key=lambda x: (m - 1) * x.slowest_s + sum(x.times_s), default=None)
             offer = offer_of(self.problem, pipeline, fill, counts) if fill else None
             self._offers[row, m] = offer
         return self._offers[row, m]
@@ -191,9 +188,7 @@ class _Mixer:
                 return
             time_s = 0.5 * (low_s + high_s)
             candidates = [x.candidate(time_s, len(self.sizes)) for x in some]
-            chosen = choose(
-                candidates, self.sizes, self.most_kinds, self.problem.global_batch
-            )
+            chosen = choose(candidates, self.sizes, self.most_kinds, self.problem.global_batch)
             if not chosen.counts:
                 low_s = time_s
                 continue

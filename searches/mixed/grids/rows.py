@@ -98,7 +98,8 @@ class GridWay:
         n_pools = len(self.problem.pools)
         result = np.full((n_pools, n_pools), np.inf)
         for (a, sender), (b, receiver) in product(self.tables.items(), repeat=2):
-            result[a, b] = hop_s(self.problem, sender, receiver, self.multiple)
+            size = max(x.message_bytes * x.n_devices for x in (sender, receiver))
+            result[a, b] = hop_s(self.problem, sender, receiver, self.multiple * size)
         return result
 
     def held(self, most_pools: int) -> Ints:

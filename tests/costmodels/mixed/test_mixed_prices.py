@@ -97,6 +97,18 @@ def test_two_kinds_exchange_their_gradients_by_hand():
     assert priced.step_s == max(x.step_s for x in priced.kinds)
 
 
+def test_messages_of_all_kinds_share_a_link():
+    problem = _problem()
+    link = replace(problem.links[0, 1], bytes_per_s=1e-3)  # the network ports do not decide
+    problem = replace(problem, links={(0, 1): link})
+    one = PipelineKind((_stage(0, 2), _stage(1, 2)), 1, 1, 4, 4)
+    alone = price(MixedPlan((one,), 1), problem).kinds[0]
+    both = price(MixedPlan((one, one), 1), problem).kinds[0]
+    size = problem.tables[0].message_bytes
+    assert alone.hops_s == pytest.approx((link.latency_s + size / 1e-3,))
+    assert both.hops_s == pytest.approx((link.latency_s + 2 * size / 1e-3,))
+
+
 def test_more_devices_than_a_pool_has_do_not_fit():
     problem = _problem()
     kind = PipelineKind((_stage(0, 3), _stage(1, 1)), 4, 1, 2, 8)
