@@ -120,7 +120,7 @@ class ShardedProblem:
 
 def replica_layout(
     key: ReplicaKey,
-    problem: Problem,
+    layers: int,
     *,
     n_replicas: int = 1,
     n_micro: int = 1,
@@ -128,9 +128,9 @@ def replica_layout(
 ) -> Layout:
     """Return so many replicas on one pool as the layout of a plan on it.
 
-    `sp` is Megatron's sequence parallelism, with tensor parallelism unless it is said.
+    `layers` are those of the model; `sp` is Megatron's sequence parallelism, with tensor parallelism unless it is said.
     """
-    degrees, layers = key.degrees, problem.shape.layers
+    degrees = key.degrees
     dp, cp = n_replicas * degrees.shard, degrees.cp
     has_sp = degrees.tp > 1 if sp is None else sp and degrees.tp > 1
     return Layout(
@@ -158,7 +158,8 @@ def replica_tables(
     problem: Problem, keys: Sequence[ReplicaKey], *, sp: bool | None = None
 ) -> tuple[ReplicaTable, dict[ReplicaDegrees, Cuts]]:
     """Return what a replica costs by each of some keys, and what it sends to others."""
-    layouts = [replace(replica_layout(key, problem, sp=sp), gbs=ROOM) for key in keys]
+    layers = problem.shape.layers
+    layouts = [replace(replica_layout(key, layers, sp=sp), gbs=ROOM) for key in keys]
     table = PlanTable.from_layouts(layouts)
     terms = shape_terms(problem, table.shapes, table.shardings)
     rows = join(problem, terms, table)

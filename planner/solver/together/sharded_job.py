@@ -37,6 +37,11 @@ def is_sharded(options: SolveOptions) -> bool:
     return options.framework.partition("@")[0] in FRAMEWORKS
 
 
+def sequence_parallel(framework: str) -> bool | None:
+    """Return whether a framework shards what tensor parallelism replicates; None: it does."""
+    return False if framework == "fsdp2" else None
+
+
 @dataclass(frozen=True, slots=True)
 class ShardedJob:
     """One job of sharded replicas on the pools of a cluster that can be joined."""
@@ -66,7 +71,7 @@ def sharded_job(
     """
     problems = [make_problem(model, cluster.only(i), options) for i in indices]
     framework = framework_rules(options.framework).name
-    sp = False if framework == "fsdp2" else None
+    sp = sequence_parallel(framework)
     keys = [_keys(problem, options, sp) for problem in problems]
     if sum(map(bool, keys)) < 2:
         raise SearchError(
@@ -125,7 +130,7 @@ def _is_legal(
 ) -> bool:
     """Tell whether the framework runs two such replicas."""
     key = ReplicaKey(degrees, 1, recompute)
-    layout = replica_layout(key, problem, n_replicas=2, sp=sp)
+    layout = replica_layout(key, problem.shape.layers, n_replicas=2, sp=sp)
     n_nodes = layout.n_devices // problem.pool.devices_per_node
     pair = replace(
         problem,
