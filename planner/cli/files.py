@@ -12,6 +12,7 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             path.chmod(0o755 if name.endswith((".sh", ".sbatch")) else 0o644)
     except OSError as error:
