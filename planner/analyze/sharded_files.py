@@ -4,6 +4,7 @@ Every kind has the files of a plan on nodes of its pool alone; they differ in th
 recomputation where the plan does. A script above them starts the right one on each node.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -18,9 +19,15 @@ from planner.frameworks.emitted_text import train_steps
 from planner.frameworks.launchers.launch import job_name
 from planner.frameworks.launchers.node_types import NODE_LIST, NodeGroup, hetjob_script, node_list
 from planner.solver.together.records import JoinedKind, JoinedPlan
-from planner.solver.together.sharded_job import sequence_parallel
+from planner.solver.together.sharded_job import sequence_parallel, too_old
 from planner.specs.inputs import ClusterInput, ModelInput
 from searches.frameworks.registry import framework_rules
+
+
+NOT_PLAIN = re.compile(r"[^A-Za-z0-9._+-]")
+"""What of a pool's name is not written in that of a folder."""
+OF_OLDER = ("torchtitan.toml", "torchtitan-toml.txt")
+"""Files for releases that do not weigh unequal batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +55,9 @@ def sharded_files(
 
     `groups` are the nodes in the order of ranks, all of one size.
     """
+    if least := too_old(target):
+        reason = f"{target} does not weigh unequal batches; closest: release {least} or later"
+        return {refusal_file(target): "\n".join([*header, f"- {reason}"]) + "\n"}
     per_node = groups[0].per_node
     parts = _parts(plan, model, framework_rules(target).name, per_node)
     pools = {pool.name: pool for pool in cluster.cluster.pools}
@@ -58,7 +68,11 @@ def sharded_files(
         pool = replace(pools[part.kind.pools[0]], n_nodes=n_nodes)
         lines = (*header, *_part_lines(part, plan))
         request = EmitRequest(part.layout, model.shape, part.job, pool, lines, model.details)
-        own = emit_plan(target, request)
+        own = {
+            name: text
+            for name, text in emit_plan(target, request).items()
+            if name not in OF_OLDER
+        }
         script = next((name for name in own if name.endswith(".sh")), "")
         if not script:
             return {refusal_file(target): own[refusal_file(target)]}
@@ -93,7 +107,8 @@ def _parts(plan: JoinedPlan, model: ModelInput, framework: str, per_node: int) -
         job = replace(model.job, global_batch=layout.gbs)
         if job.tokens:
             job = replace(job, tokens=float(train_steps(model.job) * job.tokens_per_step))
-        folder = f"{kind.pools[0]}-mbs{kind.mbs}" if several else kind.pools[0]
+        named = NOT_PLAIN.sub("-", kind.pools[0])
+        folder = f"{named}-mbs{kind.mbs}" if several else named
         parts.append(_Part(folder, kind, layout, job, range(start, end)))
     return parts
 

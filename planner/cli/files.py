@@ -1,13 +1,20 @@
 """Files that commands write."""
 
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from planner.errors import EmitError
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:
-    """Write files into a folder, which is made if need be; scripts become executable."""
+    """Write files into a folder, which is made if need be; scripts become executable.
+
+    Names may have folders of their own; one that leads out of the folder is refused.
+    """
+    for name in files:
+        path = PurePosixPath(name)
+        if path.is_absolute() or ".." in path.parts:
+            raise EmitError(f"a file is called {name!r}, which is not inside {folder}", "report it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

@@ -10,6 +10,9 @@ model, groups, stages, sharding and batches. Only what needs a GPU is replaced:
 - exchanges of uneven pieces: the call that gloo has for them;
 - data and tokenizer: random tokens of the model's vocabulary, nothing is downloaded.
 
+`--rank-batches 8x1,4x2` gives data-parallel ranks micro-batches of their own size, as nodes of
+several kinds have in files of their own.
+
 All ranks start here, forked after the imports. Rank 0 prints a line `planner-smoke {...}` with
 what was seen in the running job: groups, layers, micro-batches, tensor sizes, losses.
 """
@@ -109,13 +112,36 @@ class RandomDocuments(RandomTokens):
             )
 
 
+def with_own_batch(training, batches, rank, world_size):
+    """Give a rank the micro-batch that `batches` name, and torchtitan as many steps of it."""
+    sizes = [int(size) for n, _, size in batches for _ in range(int(n))]
+    steps = training.global_batch_size // (training.local_batch_size * len(sizes))
+    training.local_batch_size = sizes[rank * len(sizes) // world_size]
+    training.global_batch_size = steps * len(sizes) * training.local_batch_size
+
+
+def rank_batches(arguments):
+    """Return the words of `--rank-batches`, and the others."""
+    if "--rank-batches" not in arguments:
+        return [], arguments
+    i = arguments.index("--rank-batches")
+    return [x.partition("x") for x in arguments[i + 1].split(",")], [
+        *arguments[:i],
+        *arguments[i + 2 :],
+    ]
+
+
 def recipe_trainer(arguments):
     """Return torchtitan's trainer of the recipe."""
     import torchtitan.models.common.attention as common
 
     common.FlexAttention._compiled_flex_attn = staticmethod(attention)
     common._compiled_create_block_mask = create_block_mask
+    batches, arguments = rank_batches(arguments)
     config = _config(["--module", "torchtitan_recipe", "--config", "train", *arguments])
+    if batches:
+        rank, world_size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        with_own_batch(config.training, batches, rank, world_size)
     vocab = config.model_spec.model.vocab_size
     config.tokenizer = types.SimpleNamespace(build=lambda **_: None)
     config.dataloader = types.SimpleNamespace(build=partial(RandomDocuments, vocab))

@@ -16,7 +16,7 @@ from planner.option_names import option
 from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
 from planner.solver.together.records import SHARDED_ZERO
-from planner.solver.together.sharded_job import FRAMEWORKS, SHARDED_AXES, is_sharded
+from planner.solver.together.sharded_job import FRAMEWORKS, SHARDED_AXES, is_sharded, too_old
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import NUMERICS, axis_text
 from planner.specs.search.section import TOGETHER
@@ -86,6 +86,13 @@ def check_together(options: SolveOptions) -> None:
 
 def _check_sharded(options: SolveOptions, apart: str) -> None:
     """Raise `UsageError` for what is asked of sharded replicas that they do not have."""
+    if least := too_old(options.framework):
+        raise UsageError(
+            f"{options.framework} averages the losses of ranks whatever they hold: unequal batches"
+            " would not weigh right",
+            f"release {least} or later",
+            code="not-modelled",
+        )
     zero = options.restricted().get("zero", frozenset([SHARDED_ZERO]))
     if SHARDED_ZERO not in zero or options.at_most.get("zero", SHARDED_ZERO) < SHARDED_ZERO:
         raise UsageError(

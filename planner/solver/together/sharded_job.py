@@ -19,11 +19,15 @@ from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
 from planner.specs.inputs import ClusterInput, ModelInput
 from searches.frameworks.registry import framework_rules
+from searches.frameworks.releases import version_key
 from searches.options import SearchOptions
 from searches.rules import Context, first_broken_rule
 
 FRAMEWORKS = ("torchtitan", "fsdp2")
 """Those that run sharded replicas with unequal batches."""
+WEIGHS_TOKENS = {"torchtitan": "0.3.0"}
+"""The first release that divides the sum of all losses by all tokens of a step; those before it
+average the losses of ranks, whatever they hold (torchtitan trainer.py, train_step)."""
 SHARDED_AXES = ("tp", "cp", "mbs", "recompute", "zero", "dp_shard")
 """Axes of such plans that a request may name; `mbs` by its largest value alone."""
 MOST_MBS = 16
@@ -35,6 +39,13 @@ NODES = tuple(n << i for i in range(12) for n in (2, 3))
 def is_sharded(options: SolveOptions) -> bool:
     """Tell whether plans of sharded replicas are wanted."""
     return options.framework.partition("@")[0] in FRAMEWORKS
+
+
+def too_old(framework: str) -> str:
+    """Return the release of a framework that is needed for unequal batches; "" where it has it."""
+    rules = framework_rules(framework)
+    least = WEIGHS_TOKENS.get(rules.name, "")
+    return least if version_key(rules.release) < version_key(least) else ""
 
 
 def sequence_parallel(framework: str) -> bool | None:
