@@ -178,7 +178,9 @@ class Trainer:
             losses.append(loss.detach())
         if self.smoke and "gradients" not in self.smoke.sharding:
             self._look(before_backward=False)
-        clip(self.accelerator, list(self.model.parameters()), self.clip)
+        norm = clip(self.accelerator, list(self.model.parameters()), self.clip)
+        if self.smoke:
+            self.smoke.norms.append(norm.item())
         self.optimizer.step()
         if self.smoke and "optimizer" not in self.smoke.sharding:
             states = self.optimizer.state
@@ -339,8 +341,8 @@ def by_mesh(model: nn.Module) -> list[dict[str, Any]]:
     return [{"params": params} for params in (split_ones, whole) if params]
 
 
-def clip(accelerator: Any, params: list[Any], most: float) -> None:
-    """Scale the gradients down to a norm of at most `most` over all ranks."""
+def clip(accelerator: Any, params: list[Any], most: float) -> torch.Tensor:
+    """Scale the gradients down to a norm of at most `most` over all ranks; return what it was."""
     accelerator.unscale_gradients()
     grads = [p.grad for p in params if p.grad is not None]
     squares = [(g.full_tensor() if isinstance(g, DTensor) else g) for g in map(_square, grads)]
@@ -348,6 +350,7 @@ def clip(accelerator: Any, params: list[Any], most: float) -> None:
     factor = torch.clamp(most / (norm + CLIP_EPSILON), max=1.0)
     for grad in grads:
         (grad.to_local() if isinstance(grad, DTensor) else grad).mul_(factor)
+    return norm
 
 
 def _square(grad: torch.Tensor) -> torch.Tensor:

@@ -600,6 +600,8 @@ class Smoke:
         self.calls: Counter[int] = Counter()
         self.core_calls: Counter[int] = Counter()
         self.losses: list[float] = []
+        self.norms: list[float] = []
+        """Of gradients before they are clipped, where the program knows them."""
         self.sharding: dict[str, int] = {}
 
     def watch_layers(self, layers: Iterable[torch.nn.Module], start: int = 0) -> None:
@@ -673,6 +675,7 @@ class Smoke:
             "experts": [row["experts"] for row in rows] if rows[0]["experts"] else [],
             "parameters": seen["parameters"],
             "losses": [round(loss, 6) for loss in self.losses],
+            **({"gradient_norms": self.norms} if self.norms else {}),
         }
         say("planner-smoke " + json.dumps(line))
 
