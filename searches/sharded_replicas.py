@@ -232,7 +232,7 @@ class _Search:
         )
         able = capacity(sizes, [x.most for x in some], count) >= wanted[:, None]
         able &= (sizes > 0).all(axis=2) & (wanted >= count)[:, None]
-        return np.where(able, step, np.inf).min(axis=1)
+        return np.asarray(np.where(able, step, np.inf).min(axis=1))
 
     def plan(self, found: _Found) -> ShardedPlan:
         """Return a plan of a step that was found."""

@@ -165,9 +165,7 @@ def _units(plan: MixedPlan) -> list[_Unit]:
     return units
 
 
-def ring_order(
-    pools: Sequence[int], link: Callable[[int, int], LinkFacts]
-) -> tuple[int, ...]:
+def ring_order(pools: Sequence[int], link: Callable[[int, int], LinkFacts]) -> tuple[int, ...]:
     """Return the order of pools in a ring whose slowest link is fastest; `link` is that of two."""
 
     def slowest(order: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:

@@ -138,7 +138,7 @@ def exchange(
 
 
 def own_sums_s(pool: ShardedPool, degrees: ReplicaDegrees, n_replicas: int) -> Floats:
-    """Return the sum of one unit over R replicas that are all on one pool, seconds, `(1 or 2,)`."""
+    """Return the sum of one unit over R replicas that are all on one pool, `(1 or 2,)` seconds."""
     if n_replicas == 1:
         return np.zeros_like(pool.cuts[degrees].part_bytes)
     own = pool.with_nodes_of(n_replicas * degrees.n_devices)
@@ -201,9 +201,9 @@ def sharded_price(plan: ShardedPlan, problem: ShardedProblem) -> ShardedPrice:
 
     m micro-batches, S stragglers of all nodes, waits as `replica_times` has them. Every term is
     that of the one-pool model for a replica on its pool at its own micro-batch; the sum over the
-    replicas is `exchange`. Left out: that replicas wait for one another at every unit and not only
-    at the end (their order in time differs where compute does), so steps are lower bounds there by
-    less than a unit; that ranks of a larger micro-batch read more data.
+    replicas is `exchange`. Left out: that a fast replica, whose backward hides less of the exchange,
+    also waits for the slow one unit by unit: where exchange and compute are about as long, the step
+    is a lower bound.
     """
     degrees, m = plan.degrees, plan.n_micro
     between = exchange(problem, degrees, plan.pools, plan.n_replicas)

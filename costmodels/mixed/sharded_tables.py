@@ -128,7 +128,8 @@ def replica_layout(
 ) -> Layout:
     """Return so many replicas on one pool as the layout of a plan on it.
 
-    `layers` are those of the model; `sp` is Megatron's sequence parallelism, with tensor parallelism unless it is said.
+    `layers` are those of the model; `sp` is Megatron's sequence parallelism, with tensor
+    parallelism unless it is said.
     """
     degrees = key.degrees
     dp, cp = n_replicas * degrees.shard, degrees.cp

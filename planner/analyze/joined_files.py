@@ -8,8 +8,8 @@ from typing import Any
 from costmodels.axes import RANK_ORDERS
 from costmodels.plans import Layout
 from planner import __version__
-from planner.errors import UsageError
 from planner.analyze.sharded_files import sharded_files
+from planner.errors import UsageError
 from planner.frameworks.emit import emit_plan, refusal_file
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.launchers.launch import job_name

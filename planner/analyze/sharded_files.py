@@ -23,7 +23,6 @@ from planner.solver.together.sharded_job import sequence_parallel, too_old
 from planner.specs.inputs import ClusterInput, ModelInput
 from searches.frameworks.registry import framework_rules
 
-
 NOT_PLAIN = re.compile(r"[^A-Za-z0-9._+-]")
 """What of a pool's name is not written in that of a folder."""
 OF_OLDER = ("torchtitan.toml", "torchtitan-toml.txt")
@@ -69,9 +68,7 @@ def sharded_files(
         lines = (*header, *_part_lines(part, plan))
         request = EmitRequest(part.layout, model.shape, part.job, pool, lines, model.details)
         own = {
-            name: text
-            for name, text in emit_plan(target, request).items()
-            if name not in OF_OLDER
+            name: text for name, text in emit_plan(target, request).items() if name not in OF_OLDER
         }
         script = next((name for name in own if name.endswith(".sh")), "")
         if not script:

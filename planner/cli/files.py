@@ -12,9 +12,9 @@ def write_files(folder: Path, files: dict[str, str]) -> None:
     Names may have folders of their own; one that leads out of the folder is refused.
     """
     for name in files:
-        path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts:
-            raise EmitError(f"a file is called {name!r}, which is not inside {folder}", "report it")
+        named = PurePosixPath(name)
+        if named.is_absolute() or ".." in named.parts:
+            raise EmitError(f"a file is called {name!r}, which is not in {folder}", "report it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():

@@ -71,7 +71,7 @@ def open_joined(data: Mapping[str, Any], plan: JoinedPlan, source: str) -> Opene
     """
     if plan.is_sharded:
         raise SearchError(
-            f"{source}#t{plan.rank} is of sharded replicas, which are shown and written, not opened",
+            f"{source}#t{plan.rank} is of sharded replicas: shown and written, but not opened",
             "planner show says every term of it, planner emit writes its files",
             code="not-modelled",
         )

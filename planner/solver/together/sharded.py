@@ -83,8 +83,7 @@ class ShardedWork:
         """Return a priced plan as an answer holds it, without its rank."""
         problem = self.job.problems[0]
         kinds = tuple(
-            self._kind(plan, kind, its)
-            for kind, its in zip(plan.kinds, priced.kinds, strict=True)
+            self._kind(plan, kind, its) for kind, its in zip(plan.kinds, priced.kinds, strict=True)
         )
         links = joined_links(self.cluster, self.job.indices, priced.crossing_bytes)
         used, tokens = self.job.used(plan), problem.job.tokens_per_step
@@ -196,30 +195,37 @@ def pays_from_bytes_per_s(
     others = [x for x in plans if not set(edge) <= set(x.pools)]
     apart_s = min([apart_s, *(sharded_price(x, problem).step_s for x in others)])
 
-    def best_s(some: Sequence[ShardedPlan], bytes_per_s: float) -> float:
-        changed = with_bandwidth(problem, edge, bytes_per_s)
-        return min((sharded_price(x, changed).step_s for x in some), default=math.inf)
-
-    if best_s(over, WIDEST) >= apart_s:
+    if _best_s(over, problem, edge, WIDEST) >= apart_s:
         return None
-    least = _least_bytes_per_s(lambda rate: best_s(over, rate) < apart_s)
+    least = _least_bytes_per_s(over, problem, edge, apart_s)
     for _ in range(ROUNDS):
         below = NARROWER * least
         found = search_sharded(with_bandwidth(problem, edge, below)).plans
         more = [x for x in found if set(edge) <= set(x.pools)]
-        if best_s(more, below) >= apart_s:
+        if _best_s(more, problem, edge, below) >= apart_s:
             break
         over += more
-        least = _least_bytes_per_s(lambda rate: best_s(over, rate) < apart_s)
+        least = _least_bytes_per_s(over, problem, edge, apart_s)
     return least
 
 
-def _least_bytes_per_s(is_enough: Any) -> float:
-    """Return the least bandwidth that is enough."""
+def _best_s(
+    plans: Sequence[ShardedPlan], problem: ShardedProblem, edge: Edge, bytes_per_s: float
+) -> float:
+    """Return the least step of some plans at a bandwidth of a link; infinite without plans."""
+    changed = with_bandwidth(problem, edge, bytes_per_s)
+    return min((sharded_price(x, changed).step_s for x in plans), default=math.inf)
+
+
+def _least_bytes_per_s(
+    plans: Sequence[ShardedPlan], problem: ShardedProblem, edge: Edge, apart_s: float
+) -> float:
+    """Return the least bandwidth at which one of some plans is faster than `apart_s`."""
     low, high = math.log(NARROWEST), math.log(WIDEST)
-    if is_enough(NARROWEST):
+    if _best_s(plans, problem, edge, NARROWEST) < apart_s:
         return NARROWEST
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
-        low, high = (low, middle) if is_enough(math.exp(middle)) else (middle, high)
+        is_enough = _best_s(plans, problem, edge, math.exp(middle)) < apart_s
+        low, high = (low, middle) if is_enough else (middle, high)
     return math.exp(high)

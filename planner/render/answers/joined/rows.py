@@ -51,7 +51,7 @@ def pipelines_text(plan: JoinedPlan) -> str:
     """Return the pipelines of a plan: `8 x (a100 7-7-7 tp4 cp2 | h100 10-9 tp2 cp2) 608 of 1`.
 
     Behind the stages the sequences of the kind in a step, and of a micro-batch. Of sharded
-    replicas their number, and the data-parallel ranks of one: `4 x (a100 32 shard64 tp2) 256 of 1`.
+    replicas their number, and the data-parallel ranks of one: `4 x (a100 32 shard64) 256 of 1`.
     """
     return "; ".join(
         f"{kind.n_pipelines // plan.shard} x"
