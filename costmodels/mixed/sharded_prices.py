@@ -201,9 +201,9 @@ def sharded_price(plan: ShardedPlan, problem: ShardedProblem) -> ShardedPrice:
 
     m micro-batches, S stragglers of all nodes, waits as `replica_times` has them. Every term is
     that of the one-pool model for a replica on its pool at its own micro-batch; the sum over the
-    replicas is `exchange`. Left out: that a fast replica, whose backward hides less of the exchange,
-    also waits for the slow one unit by unit: where exchange and compute are about as long, the step
-    is a lower bound.
+    replicas is `exchange`. Left out: that a fast replica, whose backward hides less of the
+    exchange, also waits for the slow one unit by unit: where exchange and compute are about as
+    long, the step is a lower bound.
     """
     degrees, m = plan.degrees, plan.n_micro
     between = exchange(problem, degrees, plan.pools, plan.n_replicas)
