@@ -91,6 +91,13 @@ class _Replicas:
         least = np.maximum.accumulate(each[lines, best])
         return least, self.rows[lines, best], float(times.once_s.max())
 
+    @cached_property
+    def most_per_s(self) -> float:
+        """Sequences a second of a data-parallel rank at most: with nothing between replicas."""
+        nothing = Exchange(0.0, np.zeros(len(self.pool.table.reduce_piece_s)))
+        least, _, _ = self.times(nothing, 1.0)
+        return float((self.mbs / least).max())
+
 
 def counts_up_to(most: int) -> list[int]:
     """Return the numbers of replicas that are looked at.
@@ -180,16 +187,25 @@ class _Search:
                 most = min(whole, sum(x.most for x in some))
                 best: _Found | None = None
                 n_ways = 0
-                for count in counts_up_to(most):
-                    if count < size:
+                for count in reversed(counts_up_to(most)):
+                    if count < size or (best and self._least_s(some, count, whole) > best.step_s):
                         continue
                     steps = self._steps_s(degrees, some, count, micro, sums)
                     n_ways += len(micro)
                     i = int(steps.argmin())
-                    if steps[i] < (best.step_s if best else np.inf):
+                    if np.isfinite(steps[i]) and (best is None or steps[i] <= best.step_s):
                         places = tuple(x.place for x in some)
                         best = _Found(float(steps[i]), degrees, places, count, int(micro[i]))
                 yield best, n_ways
+
+    def _least_s(self, some: Sequence[_Replicas], count: int, whole: int) -> float:
+        """Return a lower bound of the step of `count` replicas: their greatest rate together."""
+        left, rate = count - len(some), 0.0
+        for x in sorted(some, key=lambda x: -x.most_per_s):
+            more = min(left, x.most - 1)
+            left -= more
+            rate += (1 + more) * x.most_per_s
+        return whole / rate
 
     def _between(
         self,

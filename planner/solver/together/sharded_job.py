@@ -20,7 +20,7 @@ from planner.solver.problem import make_problem
 from planner.specs.inputs import ClusterInput, ModelInput
 from searches.frameworks.registry import framework_rules
 from searches.frameworks.releases import version_key
-from searches.options import SearchOptions
+from searches.options import SearchOptions, usual_most_mbs
 from searches.rules import Context, first_broken_rule
 
 FRAMEWORKS = ("torchtitan", "fsdp2")
@@ -30,8 +30,8 @@ WEIGHS_TOKENS = {"torchtitan": "0.3.0"}
 average the losses of ranks, whatever they hold (torchtitan trainer.py, train_step)."""
 SHARDED_AXES = ("tp", "cp", "mbs", "recompute", "zero", "dp_shard")
 """Axes of such plans that a request may name; `mbs` by its largest value alone."""
-MOST_MBS = 16
-"""Largest micro-batch that is looked at."""
+MOST_MBS = 64
+"""Largest micro-batch that is looked at; fewer where the search on one pool looks at fewer."""
 NODES = tuple(n << i for i in range(12) for n in (2, 3))
 """Nodes of one replica that are looked at, besides one and all of a pool."""
 
@@ -124,7 +124,9 @@ def _is_allowed(axis: str, value: int, options: SolveOptions) -> bool:
 def _keys(problem: Problem, options: SolveOptions, sp: bool | None) -> list[ReplicaKey]:
     """Return the rows of a pool: what the framework runs of what the options allow."""
     recomputes = [x for i, x in enumerate(RECOMPUTES) if _is_allowed("recompute", i, options)]
-    most = min(MOST_MBS, options.at_most.get("mbs", MOST_MBS), problem.job.global_batch)
+    job = problem.job
+    most = min(MOST_MBS, usual_most_mbs(job.seq_len), job.global_batch)
+    most = min(most, options.at_most.get("mbs", most))
     keys: list[ReplicaKey] = []
     for degrees in replica_degrees(problem, options):
         able = [x for x in recomputes if _is_legal(problem, options, degrees, x, sp)]
