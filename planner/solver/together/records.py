@@ -227,5 +227,9 @@ def _plan(data: Mapping[str, Any]) -> JoinedPlan:
         for x in data["kinds"]
     )
     links = tuple(JoinedLink(**{**x, "between": tuple(x["between"])}) for x in data["links"])
-    lists = {"runs_on": tuple(data["runs_on"]), "missing": tuple(data["missing"])}
-    return JoinedPlan(**{**data, **lists, "kinds": kinds, "links": links})
+    own = {
+        "runs_on": tuple(data["runs_on"]),
+        "missing": tuple(data["missing"]),
+        "shard": max(1, data.get("shard", 1)),
+    }
+    return JoinedPlan(**{**data, **own, "kinds": kinds, "links": links})
