@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import planner
+from costmodels.mixed.tables import LinkFacts
 from planner.errors import SearchError, UsageError
 from planner.render.answers.joined.rows import pipelines_text
 from planner.render.answers.plan_table import plans_csv
@@ -13,6 +14,9 @@ from planner.render.document import text_of
 from planner.solver.answer.result import Result
 from planner.solver.answer.result_store import joined_plan_of
 from planner.solver.together.opened import open_joined
+from planner.solver.together.sharded import pays_from_bytes_per_s, with_bandwidth
+from searches.sharded_replicas import search_sharded
+from tests.costmodels.mixed.sharded_instances import instance
 from tests.planner.solver.together.tiny import MODEL, cluster, pool
 
 ROOT = Path(__file__).parents[4]
@@ -113,6 +117,21 @@ def test_a_wan_link_says_from_which_bandwidth_on_it_pays():
     link = {"between": ["new", "old"], "bandwidth": "1 Gb/s", "latency": "20 ms", "wan": True}
     (worth,) = solved(NEW, OLD, links=[link]).together.links
     assert worth.from_bytes_per_s is None or worth.from_bytes_per_s > worth.stated_bytes_per_s
+
+
+def test_a_link_pays_from_where_a_plan_over_it_beats_the_rest():
+    times = [{(n, "none"): n * each for n in range(1, 7)} for each in (1.0, 2.0)]
+    peaks = [dict.fromkeys(own, 0.5) for own in times]
+    problem = instance([1, 1], times, peaks, 12, LinkFacts(1e13, 0.0))
+    apart_s = 5.5
+    least = pays_from_bytes_per_s(problem, (0, 1), search_sharded(problem).plans, apart_s)
+
+    def best_s(rate):
+        changed = with_bandwidth(problem, (0, 1), rate)
+        return search_sharded(changed).prices[0].step_s
+
+    assert best_s(1.01 * least) < apart_s <= best_s(0.99 * least)
+    assert pays_from_bytes_per_s(problem, (0, 1), (), 0.1) is None
 
 
 def test_a_third_pool_that_slows_the_rest_is_left_out():
