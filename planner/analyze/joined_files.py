@@ -8,6 +8,7 @@ from typing import Any
 from costmodels.axes import RANK_ORDERS
 from costmodels.plans import Layout
 from planner import __version__
+from planner.analyze.sharded_files import sharded_files
 from planner.errors import UsageError
 from planner.frameworks.emit import emit_plan, refusal_file
 from planner.frameworks.emit_request import EmitRequest
@@ -55,6 +56,10 @@ def joined_files(
             lines = [*header, *(f"- {reason}" for reason in reasons)]
             files[refusal_file(target)] = "\n".join(lines) + "\n"
             continue
+        if plan.is_sharded:
+            groups = node_groups(plan, cluster)
+            files |= sharded_files(plan, model, cluster, target, groups, launchers, header)
+            continue
         files |= _files(plan, model, cluster, target, launchers, header)
     return files
 
@@ -64,7 +69,9 @@ def _reasons(plan: JoinedPlan, cluster: ClusterInput, framework: str) -> list[st
     if plan.missing:
         return [f"no framework has {feature}" for feature in plan.missing]
     if framework not in plan.runs_on:
-        return [f"{framework}: no configuration holds a job over unlike pools; closest: megatron"]
+        closest = plan.runs_on[0] if plan.is_sharded else "megatron"
+        what = "this plan" if plan.is_sharded else "a job over unlike pools"
+        return [f"{framework}: no configuration holds {what}; closest: {closest}"]
     pools = {pool.name: pool for pool in cluster.cluster.pools}
     sizes = {name: pools[name].devices_per_node for name in plan.devices}
     if len(set(sizes.values())) > 1:

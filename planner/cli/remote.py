@@ -336,9 +336,13 @@ def _emit(service: Client, params: Params) -> int:
 
 
 def _plain(files: Mapping[str, str]) -> dict[str, str]:
-    """Return files to write; `ServiceError` where a name leads out of the folder given."""
+    """Return files to write; `ServiceError` where a name leads out of the folder given.
+
+    Those of one kind of replica have a folder of their own.
+    """
     for name in files:
-        _check_name(name)
+        for part in name.split("/"):
+            _check_name(part)
     return dict(files)
 
 

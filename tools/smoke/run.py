@@ -89,7 +89,7 @@ def run_case(
     scripts = sorted(place.glob("*.sh"))
     if len(scripts) != 1:
         return outcome(f"{place} has {len(scripts)} launchers", layout=plan["layout"])
-    code, output = _run(["bash", str(scripts[0]), "--smoke"], {**env, **case.env}, limit_s)
+    code, output = run_launcher(["bash", str(scripts[0]), "--smoke"], {**env, **case.env}, limit_s)
     (folder / "output.txt").write_text(output)
     found = reported_facts(output)
     if code or found is None:
@@ -108,7 +108,7 @@ def run_case(
     return outcome(*differences(expected, found), release=release, layout=plan["layout"])
 
 
-def _run(command: list[str], env: Mapping[str, str], limit_s: float) -> tuple[int, str]:
+def run_launcher(command: list[str], env: Mapping[str, str], limit_s: float) -> tuple[int, str]:
     """Return the exit code and the output of a job; all its processes end with it."""
     process = subprocess.Popen(
         command,

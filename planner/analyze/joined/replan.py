@@ -22,9 +22,9 @@ from planner.errors import UsageError
 from planner.option_names import option
 from planner.solver.answer.result import Plan, Result
 from planner.solver.execution import Execution
-from planner.solver.together.answer import value_of
 from planner.solver.together.opened import OpenedJoined, mixed_plan, plan_problem
 from planner.solver.together.plans import PlanRecords
+from planner.solver.together.ranking import value_of
 from planner.solver.together.records import JoinedPlan
 from planner.specs.inputs import ClusterInput
 

@@ -20,6 +20,18 @@ from planner.units import GIB, format_bandwidth, format_size, format_time
 
 STAGE_HEADS = ("pool", "stages", "layers", "tp", "cp", "ep", "recompute", "ms", "GiB", "of")
 PLAN_HEADS = ("plan", "step s", "tokens/s", "devices", "pipelines", "$/Mtok", "J/tok", "runs on")
+REPLICA_HEADS = (
+    "pool",
+    "replicas",
+    "mbs",
+    "sequences",
+    "share",
+    "recompute",
+    "ms",
+    "GiB",
+    "of",
+    "step s",
+)
 LEAST_FREE = 0.05
 """Share of the usable memory below which the answer says how little is free."""
 MARK = "t"
@@ -75,6 +87,8 @@ def together_sentence(together: Together) -> str:
 def plan_words(plan: JoinedPlan) -> str:
     """Return which pools a plan uses, and how."""
     devices = " and ".join(f"{counted(n, 'device')} of {pool}" for pool, n in plan.devices.items())
+    if plan.is_sharded:
+        return f"{devices}, sharded replicas on different pools"
     spans = any(len(set(kind.pools)) > 1 for kind in plan.kinds)
     how = "stages on different pools" if spans else "replicas on different pools"
     if spans and len(plan.kinds) > 1:
@@ -84,6 +98,10 @@ def plan_words(plan: JoinedPlan) -> str:
 
 def stage_parts(plan: JoinedPlan) -> Iterator[Part]:
     """Yield each kind of pipelines: its share of the batch, and its stages by pool."""
+    if plan.is_sharded:
+        yield Paragraph(replicas_text(plan))
+        yield _replica_grid(plan)
+        return
     for kind in plan.kinds:
         yield Paragraph(kind_text(kind))
         rows = tuple(_stage_rows(kind.stages))
@@ -97,6 +115,52 @@ def kind_text(kind: JoinedKind) -> str:
         f"{pipelines} of {stages} over {pool_names(kind.pools)}: {kind.n_sequences:,} sequences"
         f" ({kind.share:.0%}), {counted(kind.n_micro, 'micro-batch')} of {kind.mbs},"
         f" {kind.step_time_s:.2f} s"
+    )
+
+
+def replicas_text(plan: JoinedPlan) -> str:
+    """Return what the replicas of a sharded plan have in common."""
+    stage, n_micro = plan.kinds[0].stages[0], plan.kinds[0].n_micro
+    each = plan.shard * stage.tp * stage.cp
+    degrees = [f"{axis} {n}" for axis, n in (("tp", stage.tp), ("cp", stage.cp)) if n > 1]
+    inside = f" ({', '.join([f'shard {plan.shard}', *degrees])})" if degrees else ""
+    n_replicas = sum(kind.n_pipelines for kind in plan.kinds) // plan.shard
+    return (
+        f"{counted(n_replicas, 'replica')} of {counted(each, 'device')}{inside}, ZeRO {plan.zero};"
+        f" {counted(n_micro, 'micro-batch')} a step on every one"
+    )
+
+
+def _replica_grid(plan: JoinedPlan) -> Grid:
+    """Return the kinds of replicas: on which pool, with which part of the batch."""
+    rows = tuple(
+        (
+            kind.pools[0],
+            f"{kind.n_pipelines // plan.shard:,}",
+            str(kind.mbs),
+            f"{kind.n_sequences:,}",
+            f"{kind.share:.0%}",
+            stage.recompute,
+            f"{stage.time_s * 1e3:.1f}",
+            f"{stage.peak_bytes / GIB:.1f}",
+            f"{stage.usable_bytes / GIB:.1f}",
+            f"{kind.step_time_s:.2f}",
+        )
+        for kind in plan.kinds
+        for stage in kind.stages
+    )
+    numbers = (1, 2, 3, 4, 6, 7, 8, 9)
+    return Grid(REPLICA_HEADS, rows, "", numbers, spacing=GridSpacing(indent=2))
+
+
+def kinds_text(plan: JoinedPlan) -> str:
+    """Return how many pipelines, or sharded replicas, lie on which pools."""
+    if not plan.is_sharded:
+        return ", ".join(f"{kind.n_pipelines} on {'+'.join(kind.pools)}" for kind in plan.kinds)
+    stage = plan.kinds[0].stages[0]
+    each = plan.shard * stage.tp * stage.cp
+    return ", ".join(
+        f"{kind.n_pipelines // plan.shard} x {each} on {kind.pools[0]}" for kind in plan.kinds
     )
 
 
@@ -169,14 +233,16 @@ def _plan_grid(plans: Sequence[JoinedPlan]) -> Grid:
             f"{plan.step_time_s:.3f}",
             f"{plan.tokens_per_s:,.0f}",
             f"{plan.n_devices:,}",
-            ", ".join(f"{kind.n_pipelines} on {'+'.join(kind.pools)}" for kind in plan.kinds),
+            kinds_text(plan),
             "" if plan.usd_per_million_tokens is None else f"{plan.usd_per_million_tokens:.3f}",
             "" if plan.energy_j_per_token is None else f"{plan.energy_j_per_token:.3f}",
             ", ".join(plan.runs_on) or "-",
         )
         for plan in plans
     )
-    return Grid(PLAN_HEADS, rows, "", (1, 2, 3, 5, 6))
+    words = {"pipelines": "replicas"} if plans[0].is_sharded else {}
+    heads = tuple(words.get(head, head) for head in PLAN_HEADS)
+    return Grid(heads, rows, "", (1, 2, 3, 5, 6))
 
 
 def worth_grid(worth: Sequence[PoolWorth]) -> Grid:
@@ -216,6 +282,8 @@ def proof_text(together: Together) -> str:
     if together.bound_s is None or together.gap is None:
         return ""
     stopped = "" if together.complete else "stopped by the time limit; "
+    if together.proven and any(plan.is_sharded for plan in together.plans):
+        return "proven: no sharded replicas over these pools, of those looked for, are faster"
     if together.proven:
         return "proven: no plan over these pools is faster"
     return (

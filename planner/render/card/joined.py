@@ -140,6 +140,8 @@ def _fullest(plan: JoinedPlan) -> JoinedStage:
 def _slowest_words(kind: JoinedKind) -> str:
     """Return the stage that the others of its pipeline wait for."""
     i = max(range(len(kind.stages)), key=lambda j: kind.stages[j].time_s)
+    if len(kind.stages) == 1:
+        return f"slowest: replicas on {kind.stages[0].pool}"
     return f"slowest: stage {i + 1} of {len(kind.stages)}, on {kind.stages[i].pool}"
 
 
@@ -183,7 +185,7 @@ def pools_drawing(plan: JoinedPlan, parts: Mapping[str, str]) -> PoolsDrawing:
     )
     rows = tuple(
         PipelineRow(
-            pipelines=kind.n_pipelines,
+            pipelines=kind.n_pipelines // plan.shard,
             share=kind.share,
             text=f"{kind.n_micro} micro-batches of {kind.mbs}, {seconds(kind.step_time_s)} a step",
             stages=tuple(

@@ -23,7 +23,10 @@ from planner.solver.together.problems import (
     is_for_runner,
     joined_problem,
 )
-from planner.solver.together.records import JoinedPlan, LinkWorth, PoolWorth, Together
+from planner.solver.together.ranking import pool_worth, shown, value_of
+from planner.solver.together.records import LinkWorth, Together
+from planner.solver.together.sharded import SHARDED_SHARE, ShardedWork
+from planner.solver.together.sharded_job import is_sharded, sharded_job
 from planner.specs.inputs import ClusterInput, ModelInput
 from searches.mixed.answer import MixedAnswer, MixedOptions
 from searches.mixed.search import search_mixed
@@ -79,12 +82,17 @@ class Joining:
             names = [pool.name for pool in cluster.cluster.pools]
             left = [name for name in names if name not in joinable.alone]
             return replace(result, together=replace(blank, alone=_alone(blank, left)))
-        joined = joined_problem(model, cluster, options, joinable.indices)
         first = _best_alone(result, cluster, options, solve_alone)
+        if is_sharded(options):
+            job = sharded_job(model, cluster, options, joinable.indices)
+            together = ShardedWork(job, model, cluster, options).together(
+                blank, first, stop_at(SHARDED_SHARE)
+            )
+            return _with(result, together)
+        joined = joined_problem(model, cluster, options, joinable.indices)
         work = _Work(joined, PlanRecords(model, cluster, joined), options, stop_at)
         together = work.together(blank, first, cluster)
-        stopped = result.stopped or ("" if together.complete else "time limit")
-        return replace(result, together=together, stopped=stopped, complete=not stopped)
+        return _with(result, together)
 
 
 def joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Joining:
@@ -105,6 +113,12 @@ def joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> 
     if len(merged.cluster.cluster.pools) > 1:
         check_model(model.shape, model.job)
     return Joining(merged)
+
+
+def _with(result: Result, together: Together) -> Result:
+    """Return a result with what one job over several pools reaches."""
+    stopped = result.stopped or ("" if together.complete else "time limit")
+    return replace(result, together=together, stopped=stopped, complete=not stopped)
 
 
 def _alone(together: Together, left: Sequence[str]) -> Mapping[str, str]:
@@ -128,22 +142,6 @@ def _best_alone(
                 plans = []
         best[pool.name] = min(plans, key=lambda x: value_of(x, options.objective), default=None)
     return best
-
-
-def value_of(plan: Plan | JoinedPlan, objective: str) -> float:
-    """Return the value of a plan by an objective, smaller is better; infinite where unknown."""
-    if objective in ("step_time", "tokens_per_s"):
-        return plan.step_time_s
-    if objective == "goodput":
-        share = plan.goodput_frac if isinstance(plan, JoinedPlan) else _goodput(plan)
-        return plan.step_time_s / share if share else math.inf
-    name = {"cost": "usd_per_million_tokens", "energy": "energy_j_per_token"}[objective]
-    value = getattr(plan if isinstance(plan, JoinedPlan) else plan.run, name, None)
-    return math.inf if value is None else float(value)
-
-
-def _goodput(plan: Plan) -> float:
-    return plan.run.goodput.goodput_frac if plan.run else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,11 +195,11 @@ class _Work:
             blank,
             joined=names,
             pays=pays,
-            plans=_shown(plans, self.options.top),
+            plans=shown(plans, self.options.top),
             bound_s=bound_s if is_bound else None,
             gap=max(0.0, 1.0 - bound_s / fastest_s) if is_bound else None,
             complete=complete,
-            worth=tuple(_pool_worth(name, alone, records, used) for name in names),
+            worth=tuple(pool_worth(name, alone, records, used) for name in names),
             links=self._links(cluster, found, alone) if complete else (),
         )
 
@@ -245,30 +243,3 @@ class _Work:
             )
             links.append(LinkWorth(link.pools, link.bytes_per_s, least))
         return tuple(links)
-
-
-def _pool_worth(
-    name: str,
-    alone: Mapping[str, Plan | None],
-    records: Sequence[JoinedPlan],
-    used: set[str],
-) -> PoolWorth:
-    """Return what one pool adds: the best plans on it alone, and on all others."""
-    own = alone[name]
-    others = [plan.step_time_s for other, plan in alone.items() if other != name and plan]
-    others += [plan.step_time_s for plan in records if name not in plan.devices]
-    return PoolWorth(
-        pool=name,
-        alone_s=own.step_time_s if own else None,
-        alone_plan_id=own.plan_id if own else "",
-        without_s=min(others, default=None),
-        is_used=name in used,
-    )
-
-
-def _shown(plans: Sequence[JoinedPlan], top: int) -> tuple[JoinedPlan, ...]:
-    """Return the first plans, and the first that a framework runs where none of them is one."""
-    shown = list(plans[:top])
-    if not any(plan.runs_on for plan in shown):
-        shown += [plan for plan in plans[top:] if plan.runs_on][:1]
-    return tuple(shown)

@@ -69,6 +69,12 @@ def open_joined(data: Mapping[str, Any], plan: JoinedPlan, source: str) -> Opene
 
     Raises `SearchError` where its inputs do not give the plan, as after edits by hand.
     """
+    if plan.is_sharded:
+        raise SearchError(
+            f"{source}#t{plan.rank} is of sharded replicas: shown and written, but not opened",
+            "planner show says every term of it, planner emit writes its files",
+            code="not-modelled",
+        )
     inputs = data["inputs"]
     options = read_options(inputs["options"])
     read = model_from_dict(inputs["model"])

@@ -91,15 +91,23 @@ class JoinedPlan(LibraryAnswer):
     usd_per_million_tokens: float | None
     """With traffic; None where a pool in use states no price."""
     energy_j_per_token: float | None
+    shard: int = 1
+    """Pipelines that share weights, gradients and optimizer as one replica (ZeRO 3); 1 where each
+    holds its own."""
 
     @property
     def n_devices(self) -> int:
         """Devices of all pools."""
         return sum(self.devices.values())
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether its replicas shard everything (ZeRO 3)."""
+        return self.zero == SHARDED_ZERO
+
     def to_json(self) -> dict[str, Any]:
         """Return it with the field names of the result schema."""
-        return dict(_plain(asdict(self)))
+        return _without_shard(dict(_plain(asdict(self))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +164,9 @@ class Together(LibraryAnswer):
 
     def to_json(self) -> dict[str, Any]:
         """Return it with the field names of the result schema."""
-        return {**_plain(asdict(self)), "proven": self.proven}
+        data = _plain(asdict(self))
+        plans = [_without_shard(plan) for plan in data["plans"]]
+        return {**data, "plans": plans, "proven": self.proven}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Together":
@@ -175,11 +185,18 @@ class Together(LibraryAnswer):
         )
 
 
+SHARDED_ZERO = 3
+"""Stage of ZeRO of plans whose replicas shard everything."""
 LEAST_GAP = 1e-6
 """Share of the step time that counts as rounding."""
 
 NARROWEST = 1e6
 """Least bandwidth of a link that is looked at, bytes/s: a plan that pays there pays at any."""
+
+
+def _without_shard(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a plan; `shard` stands in those of sharded replicas alone."""
+    return {k: x for k, x in plan.items() if k != "shard" or plan["zero"] == SHARDED_ZERO}
 
 
 def _own(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
@@ -210,5 +227,9 @@ def _plan(data: Mapping[str, Any]) -> JoinedPlan:
         for x in data["kinds"]
     )
     links = tuple(JoinedLink(**{**x, "between": tuple(x["between"])}) for x in data["links"])
-    lists = {"runs_on": tuple(data["runs_on"]), "missing": tuple(data["missing"])}
-    return JoinedPlan(**{**data, **lists, "kinds": kinds, "links": links})
+    own = {
+        "runs_on": tuple(data["runs_on"]),
+        "missing": tuple(data["missing"]),
+        "shard": max(1, data.get("shard", 1)),
+    }
+    return JoinedPlan(**{**data, **own, "kinds": kinds, "links": links})

@@ -50,6 +50,22 @@ def test_files_of_a_plan_over_several_pools(answer):
     assert list(files["refused"]) == ["deepspeed"]
 
 
+def test_sharded_replicas_pass_through_the_calls():
+    pools = cluster({**NEW, "nodes": 2}, {**OLD, "nodes": 2})
+    body = {**BODY, "cluster": pools, "framework": "fsdp2", "pins": {"tp": 1, "cp": 1}, "top": 1}
+    found = call("solve", body)
+    plan = found["together"]["plans"][0]
+    assert (plan["zero"], plan["runs_on"]) == (3, ["fsdp2"])
+    assert to_dict(message_of(found, pb.SolveAnswer)) == found
+    files = call("emit", {"result": found, "plan": "t1", "for": ["fsdp2"]})["files"]
+    assert {"accelerate.sh", "nodes.txt", "old/accelerate.yaml", "new/accelerate.yaml"} <= set(
+        files
+    )
+    with pytest.raises(Refusal) as caught:
+        call("explain", {"result": found, "plan": "t1"}, RunningCall())
+    assert "sharded replicas" in caught.value.detail
+
+
 def test_a_plan_over_several_pools_is_explained(answer):
     found = call("explain", {"result": answer, "plan": "t1"})
     CALLS["explain"].answer.model_validate(found)

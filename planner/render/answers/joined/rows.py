@@ -24,6 +24,7 @@ def joined_rows(plans: Sequence[JoinedPlan]) -> Iterator[dict[str, Any]]:
             "pool": "+".join(plan.devices),
             "n_devices": plan.n_devices,
             "zero": plan.zero,
+            **({"dp_shard": plan.shard * stages[0].cp} if plan.is_sharded else {}),
             "dp": sum(kind.n_pipelines for kind in plan.kinds),
             "pp": _same([len(kind.stages) for kind in plan.kinds]),
             "mbs": _same([kind.mbs for kind in plan.kinds]),
@@ -49,10 +50,12 @@ def _same(values: Sequence[Any]) -> Any:
 def pipelines_text(plan: JoinedPlan) -> str:
     """Return the pipelines of a plan: `8 x (a100 7-7-7 tp4 cp2 | h100 10-9 tp2 cp2) 608 of 1`.
 
-    Behind the stages the sequences of the kind in a step, and of a micro-batch.
+    Behind the stages the sequences of the kind in a step, and of a micro-batch. Of sharded
+    replicas their number, and the data-parallel ranks of one: `4 x (a100 32 shard64) 256 of 1`.
     """
     return "; ".join(
-        f"{kind.n_pipelines} x ({' | '.join(map(_run_text, _runs(kind.stages)))})"
+        f"{kind.n_pipelines // plan.shard} x"
+        f" ({' | '.join(_run_text(run, plan.shard) for run in _runs(kind.stages))})"
         f" {kind.n_sequences} of {kind.mbs}"
         for kind in plan.kinds
     )
@@ -62,8 +65,9 @@ def _runs(stages: Sequence[JoinedStage]) -> Iterator[list[JoinedStage]]:
     return (list(run) for _, run in groupby(stages, key=lambda x: x.degrees))
 
 
-def _run_text(run: list[JoinedStage]) -> str:
+def _run_text(run: list[JoinedStage], shard: int) -> str:
     first = run[0]
-    degrees = [f"{axis}{n}" for axis in ("tp", "cp", "ep") if (n := getattr(first, axis)) > 1]
+    degrees = [f"shard{shard}"] if shard > 1 else []
+    degrees += [f"{axis}{n}" for axis in ("tp", "cp", "ep") if (n := getattr(first, axis)) > 1]
     again = [] if first.recompute == "none" else [first.recompute]
     return " ".join([first.pool, "-".join(str(x.layers) for x in run), *degrees, *again])
