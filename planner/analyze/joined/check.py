@@ -23,6 +23,7 @@ from planner.solver.problem import make_problem
 from planner.solver.sources import Overrides
 from planner.solver.together.opened import OpenedJoined
 from planner.solver.together.plans import PlanRecords
+from planner.solver.together.pools import in_order
 from planner.solver.together.problems import RUNNER, JoinedProblem, check_model
 from planner.solver.together.records import Together
 from planner.specs.inputs import ClusterInput, ModelInput
@@ -162,14 +163,15 @@ def _priced(
     if why := why_not_modelled(run.framework, layout):
         return replace(base, not_priced=f"{why}: not modelled over several pools")
     names = [pool.name for pool in asked.cluster.cluster.pools]
-    used = [name for name in names if name in asked.pools]
+    indices = in_order(asked.cluster, [i for i, name in enumerate(names) if name in asked.pools])
+    used = [names[i] for i in indices]
     ranks = [used.index(name) for name in asked.pools for _ in range(per_node)]
     plan = plan_of_ranks(layout, ranks)
     if plan is None:
         return replace(base, not_priced="ranks of one stage lie on two pools")
     try:
         check_model(model.shape, model.job)
-        joined = _problem(base, asked, model, plan, [names.index(name) for name in used])
+        joined = _problem(base, asked, model, plan, indices)
         priced = joined.price(plan)
     except PlannerError as error:
         return replace(base, not_priced=error.message)

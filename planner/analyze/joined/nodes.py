@@ -92,7 +92,8 @@ def lost_texts(text: str) -> tuple[str, ...]:
 def lost_nodes(cluster: ClusterInput, plan: JoinedPlan, lost: int | Sequence[str]) -> LostNodes:
     """Return the nodes that are gone; of a number of a pool the last of those in use.
 
-    Raises `UsageError` for a number without a pool, and for nodes that are not there.
+    Raises `UsageError` for a number without a pool, of a pool that is named twice or that the plan
+    does not use, and for nodes that are not there.
     """
     pools = {pool.name: pool for pool in cluster.cluster.pools}
     if isinstance(lost, int) or any(text.strip().isdigit() for text in lost):
@@ -103,19 +104,30 @@ def lost_nodes(cluster: ClusterInput, plan: JoinedPlan, lost: int | Sequence[str
             "lost",
         )
     by_pool: dict[str, set[int]] = {}
+    counted: set[str] = set()
     for text in lost:
         name, equals, count = text.partition("=")
         if not equals:
             name, place = _host(cluster, text)
+            if name in counted:
+                raise _wrong(f"{text}: a number of pool {name} is named too", "name all hosts")
             by_pool.setdefault(name, set()).add(place)
             continue
         if name not in pools:
             raise _wrong(f"{text}: the cluster has no pool {name!r}", f"one of {', '.join(pools)}")
+        if name in by_pool:
+            raise _wrong(f"{text}: pool {name} is named twice", f"one number, {name}=N, or hosts")
+        counted.add(name)
         used = -(-plan.devices.get(name, 0) // pools[name].devices_per_node)
-        most = used or pools[name].n_nodes
-        if not count.isascii() or not count.isdigit() or not 1 <= int(count) <= most:
-            raise _wrong(f"{text}: the plan runs on {used} nodes of {name}", f"1 to {most}")
-        by_pool.setdefault(name, set()).update(range(most - int(count), most))
+        if not used:
+            raise _wrong(
+                f"{text}: the plan uses no node of {name}, and runs on as it is",
+                f"pools that it uses: {', '.join(plan.devices)}",
+            )
+        if not count.isascii() or not count.isdigit() or not 1 <= int(count) <= used:
+            nodes = "1 node" if used == 1 else f"{used} nodes"
+            raise _wrong(f"{text}: the plan runs on {nodes} of {name}", f"{name}=1 to {used}")
+        by_pool.setdefault(name, set()).update(range(used - int(count), used))
     return LostNodes({name: frozenset(x) for name, x in by_pool.items()}, cluster)
 
 

@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from planner.documents import Blank, Grid, GridSpacing, Paragraph, Part
+from planner.solver.answer.reasons import stage_words
 from planner.solver.together.records import (
     NARROWEST,
     JoinedKind,
@@ -68,7 +69,8 @@ def together_sentence(together: Together) -> str:
         )
     gain = ""
     if alone:
-        gain = f", {min(alone) / first.step_time_s:.2f} times as fast as the best pool alone"
+        ratio = min(alone) / first.step_time_s
+        gain = f", {ratio:.2f} times as fast as the fastest plan on one pool"
     return f"Use {plan_words(first)}: {first.step_time_s:.2f} s a step{gain}"
 
 
@@ -114,12 +116,11 @@ def _stage_rows(stages: Sequence[JoinedStage]) -> Iterator[tuple[str, ...]]:
     """Yield a row for each run of stages that are alike but for their layers."""
     for _, run in groupby(stages, key=lambda x: x.degrees):
         some = list(run)
-        counts = [f"{n} x {x}" if n > 1 else str(x) for x, n in runs([x.layers for x in some])]
         slowest, fullest = max(some, key=_time), max(some, key=lambda x: x.peak_bytes)
         yield (
             some[0].pool,
             str(len(some)),
-            ", ".join(counts),
+            stage_words([x.layers for x in some]),
             str(some[0].tp),
             str(some[0].cp),
             str(some[0].ep),
@@ -132,12 +133,6 @@ def _stage_rows(stages: Sequence[JoinedStage]) -> Iterator[tuple[str, ...]]:
 
 def _time(stage: JoinedStage) -> float:
     return stage.time_s
-
-
-def runs(values: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield each value with how often it stands there in a row."""
-    for value, run in groupby(values):
-        yield value, len(list(run))
 
 
 def link_parts(links: Sequence[JoinedLink]) -> Iterator[Part]:

@@ -46,7 +46,7 @@ TERM_KEYS = {
 
 
 def joined_card_of(data: Mapping[str, Any], plan: JoinedPlan, source: str = "last") -> AnswerCard:
-    """Return the card of a plan over several pools of an answer's JSON."""
+    """Return the card that `planner show` has of a plan over several pools of an answer."""
     result = Result.from_json(data)
     assert result.together is not None
     return joined_card(plan, result.together, result, source)
@@ -215,6 +215,5 @@ def _commands(plan: JoinedPlan, which: str) -> tuple[NextCommand, ...]:
     if plan.runs_on:
         line = f"planner emit {which} --for {plan.runs_on[0]} --launcher slurm --out run"
         commands.append(NextCommand("launch script", line))
-    commands.append(NextCommand("every number", f"planner show {which}"))
     commands.append(NextCommand("what binds it", f"planner explain {which}"))
     return tuple(commands)

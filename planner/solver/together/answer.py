@@ -36,8 +36,8 @@ StopAt = Callable[[float], Stop | None]
 """What ends a search after a share of the time limit; None without a limit."""
 MAIN_SHARE, GRIDS_SHARE = 0.7, 0.8
 """Shares of the time limit after which the search over all pools, and that for grids, are done."""
-Alone = Callable[[int], Result]
-"""The answer on one pool of the cluster alone, by its place."""
+Alone = Callable[[int], Plan | None]
+"""The best plan on one pool of the cluster alone, by its place; None where nothing fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Joining:
             left = [name for name in names if name not in joinable.alone]
             return replace(result, together=replace(blank, alone=_alone(blank, left)))
         joined = joined_problem(model, cluster, options, joinable.indices)
-        first = _best_alone(result, cluster, options, solve_alone)
+        first = _best_alone(cluster, solve_alone)
         work = _Work(joined, PlanRecords(model, cluster, joined), options, stop_at)
         together = work.together(blank, first, cluster)
         stopped = result.stopped or ("" if together.complete else "time limit")
@@ -113,20 +113,14 @@ def _alone(together: Together, left: Sequence[str]) -> Mapping[str, str]:
     return {**together.alone, **dict.fromkeys(left, reason)}
 
 
-def _best_alone(
-    result: Result, cluster: ClusterInput, options: SolveOptions, solve_alone: Alone
-) -> dict[str, Plan | None]:
+def _best_alone(cluster: ClusterInput, solve_alone: Alone) -> dict[str, Plan | None]:
     """Return the best plan on each pool alone, by its name; None where nothing fits."""
     best: dict[str, Plan | None] = {}
-    for i, (pool, source) in enumerate(zip(cluster.cluster.pools, cluster.sources, strict=True)):
-        names = {pool.name, *(other.pool.name for other in source.others)}
-        plans = [plan for plan in result.plans if plan.pool in names]
-        if not plans:
-            try:
-                plans = list(solve_alone(i).plans)
-            except SearchError:  # the pool cannot run the job; notes of the result say why
-                plans = []
-        best[pool.name] = min(plans, key=lambda x: value_of(x, options.objective), default=None)
+    for i, pool in enumerate(cluster.cluster.pools):
+        try:
+            best[pool.name] = solve_alone(i)
+        except SearchError:  # the pool cannot run the job; notes of the result say why
+            best[pool.name] = None
     return best
 
 

@@ -5,6 +5,7 @@ from itertools import groupby
 from typing import Any
 
 from planner.render.answers.together import MARK
+from planner.solver.answer.reasons import stage_words
 from planner.solver.together.records import JoinedPlan, JoinedStage
 
 PIPELINES = "pipelines"
@@ -47,7 +48,7 @@ def _same(values: Sequence[Any]) -> Any:
 
 
 def pipelines_text(plan: JoinedPlan) -> str:
-    """Return the pipelines of a plan: `8 x (a100 7-7-7 tp4 cp2 | h100 10-9 tp2 cp2) 608 of 1`.
+    """Return the pipelines of a plan: `8 x (a100 3x7 tp4 cp2 | h100 10-9 tp2 cp2) 608 of 1`.
 
     Behind the stages the sequences of the kind in a step, and of a micro-batch.
     """
@@ -66,4 +67,4 @@ def _run_text(run: list[JoinedStage]) -> str:
     first = run[0]
     degrees = [f"{axis}{n}" for axis in ("tp", "cp", "ep") if (n := getattr(first, axis)) > 1]
     again = [] if first.recompute == "none" else [first.recompute]
-    return " ".join([first.pool, "-".join(str(x.layers) for x in run), *degrees, *again])
+    return " ".join([first.pool, stage_words([x.layers for x in run]), *degrees, *again])

@@ -7,7 +7,6 @@ import pytest
 
 import planner
 from planner.analyze.joined.check import plan_of_ranks, why_not_modelled
-from planner.analyze.joined.node_pools import node_pools
 from planner.analyze.joined_files import joined_files, layout_of, rank_pools
 from planner.errors import UsageError
 from planner.render.document import text_of
@@ -124,9 +123,27 @@ def test_a_wrong_list_is_refused(written, nodes, message):
         checked(written[0][1], nodes=nodes)
 
 
-def test_an_empty_list_names_no_node():
-    with pytest.raises(UsageError, match="names no node"):
-        node_pools("\n", {"new": "new"})
+def test_a_list_that_is_empty_or_cannot_be_read_is_one_error(written, tmp_path):
+    with pytest.raises(UsageError, match=r"nodes.txt: it names no node"):
+        checked(written[0][1], nodes="\n")
+    script, path = tmp_path / "megatron.sh", tmp_path / "nodes.txt"
+    script.write_text(written[0][1]["megatron.sh"])
+    path.write_text("")
+    with pytest.raises(UsageError, match=f"{path}: it names no node"):
+        planner.check(script, CLUSTER)
+    path.write_bytes(b"0 new\n1 \xff\n")
+    with pytest.raises(UsageError, match=f"{path}: the list of nodes cannot be read"):
+        planner.check(script, CLUSTER)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UsageError, match=f"{path}: the list of nodes cannot be read"):
+        planner.check(script, CLUSTER)
+
+
+def test_pools_stand_in_one_order(written):
+    plan, files = written[0]
+    for own in (CLUSTER, {**CLUSTER, "pools": CLUSTER["pools"][::-1]}):
+        assert list(checked(files, own).joined.opened.plan.devices) == list(plan.devices)
 
 
 def test_without_a_list_a_pool_has_to_be_named(written):

@@ -163,11 +163,30 @@ def test_unequal_shares_go_by_speed(opened):
         (("x7",), "no pool has a host 'x7'"),
         ((), "no node is lost"),
         (("old=2", "new=2"), "no node is left"),
+        (("old=1", "old=2"), "pool old is named twice"),
+        (("o1", "old=1"), "pool old is named twice"),
+        (("old=1", "o1"), "a number of pool old is named too"),
     ],
 )
 def test_nodes_that_are_not_there_are_refused(opened, lost, message):
     with pytest.raises(UsageError, match=message):
         replan_joined(opened, RUN, lost=lost)
+
+
+def test_a_pool_that_the_plan_does_not_use_has_no_nodes_to_lose(opened):
+    saved = replace(opened.saved, devices={"old": 4})
+    with pytest.raises(UsageError, match="uses no node of new, and runs on as it is"):
+        lost_nodes(opened.cluster, saved, ("new=1",))
+
+
+def test_stops_of_equal_length_pay_at_once(moved):
+    assert moved.verdict == "move"
+    assert moved.move.stop_s == moved.carry_on_stop_s
+    assert moved.break_even_s == pytest.approx(moved.move.stop_s)
+    assert "carrying on stops training as long" in text_of(moved)
+    later = replace(moved, is_hit=False)
+    assert later.break_even_s > later.move.stop_s
+    assert "for more than" in text_of(later)
 
 
 def test_what_is_not_modelled_is_refused_by_name(opened):
