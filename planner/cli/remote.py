@@ -374,6 +374,16 @@ def _place(service: Client, params: Params) -> int:
     return 0
 
 
+def _trace(service: Client, params: Params) -> int:
+    from planner.cli.commands.inspection import show_trace
+
+    micro_batches = int(positive(params["micro_batches"], "--micro-batches", "4"))
+    request = {**_plan(params["plan"]), "micro_batches": micro_batches}
+    data = _ask(service, "trace", request)
+    show_trace(data["trace"], data["plan_id"], params["out"])
+    return 0
+
+
 def _replan(service: Client, params: Params) -> int:
     from planner.analyze.replan.replan import lost_of_text
     from planner.cli.commands.plans import check_replan
@@ -598,6 +608,7 @@ SERVED: Mapping[str, Served] = {
     ),
     "replan": Served(_replan),
     "place": Served(_place, {"out": "--format json has ranks and hosts; or leave out --server"}),
+    "trace": Served(_trace),
     "check-spec": Served(_check_spec, {"form": "leave out --server"}),
     "rule": Served(_rule),
     "catalog list": Served(_catalog_list),

@@ -181,6 +181,13 @@ class Client(JobFeeds):
         """Map the ranks of a plan to hosts, `n[001-016]` or the lines of a file."""
         return self._asked("place", {**plan_of(result, plan), **hosts_of(hosts)}, more)
 
+    def trace(
+        self, result: Result, plan: int | str = 1, *, micro_batches: int = 0, **more: Any
+    ) -> Data:
+        """Draw one step of a plan in time: the text of a trace file, for ui.perfetto.dev."""
+        arguments = {**plan_of(result, plan), "micro_batches": micro_batches}
+        return self._asked("trace", arguments, more)
+
     def replan(
         self,
         result: Result,

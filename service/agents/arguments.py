@@ -359,6 +359,20 @@ class ReplanArguments(Detailed):
     via: Literal["checkpoint", "network"] = Field("checkpoint", description="How state moves.")
 
 
+class PlaceArguments(Detailed):
+    """Arguments of `place`."""
+
+    plan: PlanName
+    hosts: str = Field("", description="Free hosts in network order.", examples=["n[001-016]"])
+
+
+class TraceArguments(Detailed):
+    """Arguments of `trace`."""
+
+    plan: PlanName
+    micro_batches: int = Field(0, ge=0, description="The first and last so many alone; 0: all.")
+
+
 class EmitArguments(Detailed):
     """Arguments of `emit`."""
 

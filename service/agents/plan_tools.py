@@ -1,5 +1,6 @@
 """Tools that answer with plans, or are about one: solve, evaluate, explain and what follows."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -359,6 +360,44 @@ def replan_tool(arguments: args.ReplanArguments, desk: Desk) -> Answered:
         notes=data["notes"],
     )
     return Answered(text, answer, data)
+
+
+def place_tool(arguments: args.PlaceArguments, desk: Desk) -> Answered:
+    """Return which nodes hold which ranks; every rank where all is asked."""
+    body = {**desk.results.plan(arguments.plan), "with_text": True}
+    if arguments.hosts:
+        body["hosts"] = arguments.hosts
+    data = desk.ask("place", body)
+    text = data.pop("text")
+    names = ("n_members", "n_groups", "stride", "n_nodes", "tier")
+    answer = short.PlaceAnswer(
+        plan_id=data["plan_id"],
+        n_ranks=data["n_ranks"],
+        rank_order=data["rank_order"],
+        pools=data.get("pools", []),
+        groups=[
+            {"group": name, **{key: group[key] for key in names}}
+            for name, group in data["groups"].items()
+        ],
+    )
+    return Answered(text, answer, data)
+
+
+def trace_tool(arguments: args.TraceArguments, desk: Desk) -> Answered:
+    """Return what the trace file of a step holds; its text where all is asked."""
+    more = {"micro_batches": arguments.micro_batches}
+    data = desk.ask("trace", {**desk.results.plan(arguments.plan), **more})
+    trace = json.loads(data["trace"])
+    about = trace["otherData"]
+    answer = short.TraceAnswer(
+        plan_id=data["plan_id"],
+        n_events=len(trace["traceEvents"]),
+        trace_end_s=about["trace_end_s"],
+        predicted_step_s=about["predicted_step_s"],
+        notes=about["notes"],
+    )
+    text = f"{answer.n_events:,} events, {answer.trace_end_s:.3f} s; the file with details=full\n"
+    return Answered(text + "".join(f"- {note}\n" for note in answer.notes), answer, data)
 
 
 def emit_tool(arguments: args.EmitArguments, desk: Desk) -> Answered:

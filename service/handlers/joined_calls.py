@@ -7,7 +7,7 @@ from typing import Any
 from planner.errors import PlannerError
 from service.handlers.limits import too_much
 from service.handlers.problems import Fault, refused
-from service.handlers.schemas import ReplanBody
+from service.handlers.schemas import PlaceBody, ReplanBody
 
 Data = dict[str, Any]
 
@@ -71,6 +71,43 @@ def joined_replan(opened: Any, request: ReplanBody, execution: Any, most_hosts: 
     return replan_joined(opened, execution, lost=lost, gained=request.gained, via=request.via)
 
 
+def joined_trace(opened: Any, micro_batches: int) -> Data:
+    """Return one step of a plan over several pools in time."""
+    from planner.analyze.joined.timeline import joined_trace_json
+
+    text = joined_trace_json(opened, micro_batches)
+    return with_note({"plan_id": opened.plan.plan_id, "trace": text}, opened)
+
+
+def joined_place(data: Mapping[str, Any], which: str, source: str, request: PlaceBody) -> Data:
+    """Return the ranks of a plan over several pools; empty where the request names another."""
+    from planner.analyze.joined_files import check_own_hosts, joined_heading, joined_placement
+    from planner.render.answers.joined.placement import joined_placement_document
+    from planner.render.terminal import terminal_text
+
+    plan = _joined_plan(data, which, source)
+    if plan is None:
+        return {}
+    check_own_hosts(request.hosts)
+    with broken_result(source):
+        placed = joined_placement(data, plan)
+    answer = placed.to_json()
+    if request.with_text:
+        heading = joined_heading(data, plan)
+        answer["text"] = terminal_text(joined_placement_document(placed, heading))
+    return answer
+
+
+def _joined_plan(data: Mapping[str, Any], which: str, source: str) -> Any:
+    """Return the plan over several pools that a request names, as saved; None for another."""
+    from planner.solver.answer.result_store import checked_result, joined_plan_of
+
+    if not data.get("together"):
+        return None
+    with broken_result(source):
+        return joined_plan_of(checked_result(dict(data), source), which)
+
+
 def joined_files_of(
     data: Mapping[str, Any],
     which: str,
@@ -81,16 +118,12 @@ def joined_files_of(
     """Return the files of a plan over several pools; empty where the request names another."""
     from planner.analyze.joined_files import joined_files
     from planner.frameworks.emit import refusal_file
-    from planner.solver.answer.result_store import checked_result, joined_plan_of
 
-    if not data.get("together"):
-        return {}
-    with broken_result(source):
-        read = checked_result(dict(data), source)
-        plan = joined_plan_of(read, which)
-        files = joined_files(read, plan, targets, launchers) if plan else {}
+    plan = _joined_plan(data, which, source)
     if plan is None:
         return {}
+    with broken_result(source):
+        files = joined_files(data, plan, targets, launchers)
     refusals = {target: refusal_file(target) for target in targets}
     reasons = {target: files[name] for target, name in refusals.items() if name in files}
     return {"plan_id": plan.plan_id, "files": files, "refused": reasons}

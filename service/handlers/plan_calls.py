@@ -11,7 +11,9 @@ from service.handlers.documents import calibration_in, content_of, files_of, hos
 from service.handlers.joined_calls import (
     joined_explanation,
     joined_files_of,
+    joined_place,
     joined_replan,
+    joined_trace,
     open_joined_of,
     with_note,
 )
@@ -202,7 +204,10 @@ def place_answer(request: schemas.PlaceBody, running: RunningCall) -> Data:
     maximum = running.settings.hosts
     if value and len(value) > maximum:
         raise too_much("hosts", len(value), maximum, "hosts", "name those of the plan alone")
-    request_plan = open_request_plan(request, running)
+    named = named_result(request, running)
+    if joined := joined_place(named.data, str(request.plan), named.source, request):
+        return joined
+    request_plan = open_request_plan(request, running, named)
     model, cluster, problem, plan = request_plan.opened
     names = chosen_hosts(None, cluster) if value is None else value
     fabric = cluster.cluster.fabric
@@ -212,6 +217,19 @@ def place_answer(request: schemas.PlaceBody, running: RunningCall) -> Data:
     return request_plan.with_state(
         _shown(request, data, lambda: terminal_text(placement_document(placement, heading)))
     )
+
+
+def trace_answer(request: schemas.TraceBody, running: RunningCall) -> Data:
+    """Return one step of a plan in time, as the text of a trace file."""
+    from planner.analyze.trace.chrome_trace import trace_json
+
+    named = named_result(request, running)
+    if joined := open_joined_of(named.data, str(request.plan), named.source):
+        return joined_trace(joined, request.micro_batches)
+    request_plan = open_request_plan(request, running, named)
+    _, _, problem, plan = request_plan.opened
+    text = trace_json(problem, plan, request.micro_batches)
+    return request_plan.with_state({"plan_id": plan.plan_id, "trace": text})
 
 
 def _shown(request: schemas.TextBody, data: Data, text: Callable[[], str]) -> Data:

@@ -155,6 +155,13 @@ class PlaceBody(PlanOf, TextBody, title="PlaceRequest"):
     """The free hosts in network order, `n[001-016]`, or lines of such; the cluster's without."""
 
 
+class TraceBody(PlanOf, title="TraceRequest"):
+    """One step of a plan in time, as a trace file that ui.perfetto.dev opens."""
+
+    micro_batches: int = Field(default=0, ge=0)
+    """The first and last so many of a step alone; 0: all."""
+
+
 class DiffBody(TextBody, title="DiffRequest"):
     """Say term by term why one plan beats another, and what would turn it round."""
 

@@ -253,8 +253,8 @@ def pool_names(pools: Sequence[str]) -> str:
     return " and ".join(dict.fromkeys(pools))
 
 
-def joined_placement_document(placement: Mapping[str, Any]) -> list[Part]:
-    """Return which nodes hold which ranks, of `planner.analyze.joined_files.joined_placement`."""
+def pool_nodes_grid(pools: Sequence[Mapping[str, Any]]) -> Grid:
+    """Return which nodes and ranks each pool holds, as `JoinedPlacement.pools` has them."""
     rows = tuple(
         (
             "{}-{}".format(*group["nodes"]),
@@ -263,8 +263,6 @@ def joined_placement_document(placement: Mapping[str, Any]) -> list[Part]:
             group["accelerator"],
             compress_hosts(group["hosts"]) if group["hosts"] else "",
         )
-        for group in placement["groups"]
+        for group in pools
     )
-    lead = f"Plan {placement['plan_id']}: ranks in the order {placement['rank_order']}"
-    heads = ("node ranks", "ranks", "pool", "accelerator", "hosts")
-    return [Paragraph(lead, strong=True), Blank(), Grid(heads, rows, "")]
+    return Grid(("node ranks", "ranks", "pool", "accelerator", "hosts"), rows, "")

@@ -241,6 +241,24 @@ class PlaceRequest(_message.Message):
     delivery: Delivery
     def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., plan: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., hosts: _Optional[str] = ..., with_text: _Optional[bool] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
+class TraceRequest(_message.Message):
+    __slots__ = ("solve", "evaluate", "result", "plan", "micro_batches", "json", "delivery")
+    SOLVE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_FIELD_NUMBER: _ClassVar[int]
+    solve: SolveRequest
+    evaluate: EvaluateRequest
+    result: _struct_pb2.Struct
+    plan: _struct_pb2.Value
+    micro_batches: int
+    json: str
+    delivery: Delivery
+    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., plan: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., micro_batches: _Optional[int] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
+
 class ReplanRequest(_message.Message):
     __slots__ = ("solve", "evaluate", "result", "plan", "lost", "gained", "via", "time_limit_s", "with_text", "json", "delivery")
     SOLVE_FIELD_NUMBER: _ClassVar[int]
@@ -562,7 +580,7 @@ class AllocateRequest(_message.Message):
     def __init__(self, free: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[_Iterable[_Union[JobCurve, _Mapping]]] = ..., objective: _Optional[str] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
 class SubmitJobRequest(_message.Message):
-    __slots__ = ("solve", "evaluate", "explain", "emit", "check", "diff", "scale", "sweep", "replan", "place", "catalogue", "rules", "check_spec", "allocate", "batch_solve", "time_limit_s", "labels", "webhook")
+    __slots__ = ("solve", "evaluate", "explain", "emit", "check", "diff", "scale", "sweep", "replan", "place", "catalogue", "rules", "check_spec", "allocate", "batch_solve", "trace", "time_limit_s", "labels", "webhook")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -585,6 +603,7 @@ class SubmitJobRequest(_message.Message):
     CHECK_SPEC_FIELD_NUMBER: _ClassVar[int]
     ALLOCATE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SOLVE_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     WEBHOOK_FIELD_NUMBER: _ClassVar[int]
@@ -603,10 +622,11 @@ class SubmitJobRequest(_message.Message):
     check_spec: CheckSpecRequest
     allocate: AllocateRequest
     batch_solve: BatchSolveRequest
+    trace: TraceRequest
     time_limit_s: float
     labels: _containers.ScalarMap[str, str]
     webhook: JobWebhook
-    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., explain: _Optional[_Union[ExplainRequest, _Mapping]] = ..., emit: _Optional[_Union[EmitRequest, _Mapping]] = ..., check: _Optional[_Union[CheckRequest, _Mapping]] = ..., diff: _Optional[_Union[DiffRequest, _Mapping]] = ..., scale: _Optional[_Union[ScaleRequest, _Mapping]] = ..., sweep: _Optional[_Union[SweepRequest, _Mapping]] = ..., replan: _Optional[_Union[ReplanRequest, _Mapping]] = ..., place: _Optional[_Union[PlaceRequest, _Mapping]] = ..., catalogue: _Optional[_Union[CatalogueRequest, _Mapping]] = ..., rules: _Optional[_Union[RulesRequest, _Mapping]] = ..., check_spec: _Optional[_Union[CheckSpecRequest, _Mapping]] = ..., allocate: _Optional[_Union[AllocateRequest, _Mapping]] = ..., batch_solve: _Optional[_Union[BatchSolveRequest, _Mapping]] = ..., time_limit_s: _Optional[float] = ..., labels: _Optional[_Mapping[str, str]] = ..., webhook: _Optional[_Union[JobWebhook, _Mapping]] = ...) -> None: ...
+    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., explain: _Optional[_Union[ExplainRequest, _Mapping]] = ..., emit: _Optional[_Union[EmitRequest, _Mapping]] = ..., check: _Optional[_Union[CheckRequest, _Mapping]] = ..., diff: _Optional[_Union[DiffRequest, _Mapping]] = ..., scale: _Optional[_Union[ScaleRequest, _Mapping]] = ..., sweep: _Optional[_Union[SweepRequest, _Mapping]] = ..., replan: _Optional[_Union[ReplanRequest, _Mapping]] = ..., place: _Optional[_Union[PlaceRequest, _Mapping]] = ..., catalogue: _Optional[_Union[CatalogueRequest, _Mapping]] = ..., rules: _Optional[_Union[RulesRequest, _Mapping]] = ..., check_spec: _Optional[_Union[CheckSpecRequest, _Mapping]] = ..., allocate: _Optional[_Union[AllocateRequest, _Mapping]] = ..., batch_solve: _Optional[_Union[BatchSolveRequest, _Mapping]] = ..., trace: _Optional[_Union[TraceRequest, _Mapping]] = ..., time_limit_s: _Optional[float] = ..., labels: _Optional[_Mapping[str, str]] = ..., webhook: _Optional[_Union[JobWebhook, _Mapping]] = ...) -> None: ...
 
 class JobWebhook(_message.Message):
     __slots__ = ("url", "secret", "states")
