@@ -16,6 +16,7 @@ from planner.cli.options import (
     AllVariants,
     AsType,
     Batch,
+    Budget,
     Cache,
     CalibrationFile,
     Columns,
@@ -87,6 +88,7 @@ class SearchArguments:
     pools: str = ""
     objective: str = ""
     deadline: str = ""
+    budget: str = ""
     step_limit: float | None = None
     within: float | None = None
     memory_margin: float | None = None
@@ -130,6 +132,7 @@ class SearchArguments:
             pools=self.pools,
             objective=self.objective,
             deadline=self.deadline,
+            budget=self.budget,
             pareto=self.pareto,
             calibration=self.calibration,
             reference=self.reference,
@@ -156,6 +159,7 @@ class SolveArguments(SearchArguments):
     pools: PoolsMode = ""
     objective: Objective = ""
     deadline: Deadline = ""
+    budget: Budget = ""
     step_limit: StepLimit = None
     within: Within = None
     memory_margin: MemoryMargin = None
@@ -391,6 +395,7 @@ class SweepArguments(SearchArguments):
     pool: PoolName = ""
     objective: Objective = ""
     deadline: Deadline = ""
+    budget: Budget = ""
     step_limit: StepLimit = None
     within: Within = None
     memory_margin: MemoryMargin = None

@@ -69,7 +69,8 @@ def failed_names(values: tuple[tuple[str, object], ...], sweep: str) -> tuple[st
 
 def _orders_by_cost(options: SolveOptions) -> bool:
     """Tell whether price, power or failures decide which plans are in the answer."""
-    return options.deadline_s is not None or any(x not in TIMED_GOALS for x in options.goals)
+    limited = options.deadline_s is not None or options.budget_usd is not None
+    return limited or any(x not in TIMED_GOALS for x in options.goals)
 
 
 def without_costs(cluster: Mapping[str, Any]) -> dict[str, Any]:

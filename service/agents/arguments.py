@@ -226,6 +226,7 @@ class SolveArguments(Searched):
     within: float = Field(0.0, ge=0, description=_meaning("within"))
     memory_margin: float | None = Field(None, description=_meaning("memory_margin"))
     deadline: str | float = Field("", description=_meaning("deadline"), examples=["30d", 12])
+    budget: str | float = Field("", description=_meaning("budget"))
     step_limit_s: float = Field(0.0, ge=0, description=_meaning("step_limit_s"))
     pareto: list[str] = Field(
         [], description=_meaning("pareto"), examples=[["step_time", "memory"]]

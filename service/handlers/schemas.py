@@ -88,7 +88,8 @@ class Priced(_Inputs):
 
 @with_fields(
     **search_fields("pins", "only", "at_most", "top", "all_variants", "framework", "pools"),
-    **search_fields("objective", "within", "memory_margin", "deadline", "step_limit_s", "pareto"),
+    **search_fields("objective", "within", "memory_margin", "deadline", "budget"),
+    **search_fields("step_limit_s", "pareto"),
     time_limit_s=(Limit, 0.0),
 )
 class SolveBody(Priced, title="SolveRequest"):

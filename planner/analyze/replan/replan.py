@@ -335,6 +335,7 @@ def open_options(options: SolveOptions) -> SolveOptions:
         pareto=(),
         deadline_s=None,
         step_limit_s=None,
+        budget_usd=None,
     )
 
 

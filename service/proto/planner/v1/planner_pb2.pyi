@@ -43,7 +43,7 @@ class Delivery(_message.Message):
     def __init__(self, form: _Optional[_Union[Delivery.Form, str]] = ..., job: _Optional[bool] = ...) -> None: ...
 
 class SolveRequest(_message.Message):
-    __slots__ = ("model", "cluster", "set", "pool", "stack", "allow", "calibration", "pins", "only", "max", "top", "framework", "objective", "within", "deadline", "step_limit_s", "pareto", "time_limit_s", "reference", "files", "memory_margin", "all_variants", "pools", "json", "delivery")
+    __slots__ = ("model", "cluster", "set", "pool", "stack", "allow", "calibration", "pins", "only", "max", "top", "framework", "objective", "within", "deadline", "step_limit_s", "pareto", "time_limit_s", "reference", "files", "memory_margin", "all_variants", "pools", "budget", "json", "delivery")
     class SetEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class SolveRequest(_message.Message):
     MEMORY_MARGIN_FIELD_NUMBER: _ClassVar[int]
     ALL_VARIANTS_FIELD_NUMBER: _ClassVar[int]
     POOLS_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
     JSON_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     model: Document
@@ -127,9 +128,10 @@ class SolveRequest(_message.Message):
     memory_margin: float
     all_variants: bool
     pools: str
+    budget: _struct_pb2.Value
     json: str
     delivery: Delivery
-    def __init__(self, model: _Optional[_Union[Document, _Mapping]] = ..., cluster: _Optional[_Union[Document, _Mapping]] = ..., set: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., pool: _Optional[str] = ..., stack: _Optional[str] = ..., allow: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Document, _Mapping]] = ..., pins: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., only: _Optional[_Mapping[str, _struct_pb2.ListValue]] = ..., max: _Optional[_Mapping[str, int]] = ..., top: _Optional[int] = ..., framework: _Optional[str] = ..., objective: _Optional[str] = ..., within: _Optional[float] = ..., deadline: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., step_limit_s: _Optional[float] = ..., pareto: _Optional[_Iterable[str]] = ..., time_limit_s: _Optional[float] = ..., reference: _Optional[_Union[Document, _Mapping]] = ..., files: _Optional[_Mapping[str, str]] = ..., memory_margin: _Optional[float] = ..., all_variants: _Optional[bool] = ..., pools: _Optional[str] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[Document, _Mapping]] = ..., cluster: _Optional[_Union[Document, _Mapping]] = ..., set: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., pool: _Optional[str] = ..., stack: _Optional[str] = ..., allow: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Document, _Mapping]] = ..., pins: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., only: _Optional[_Mapping[str, _struct_pb2.ListValue]] = ..., max: _Optional[_Mapping[str, int]] = ..., top: _Optional[int] = ..., framework: _Optional[str] = ..., objective: _Optional[str] = ..., within: _Optional[float] = ..., deadline: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., step_limit_s: _Optional[float] = ..., pareto: _Optional[_Iterable[str]] = ..., time_limit_s: _Optional[float] = ..., reference: _Optional[_Union[Document, _Mapping]] = ..., files: _Optional[_Mapping[str, str]] = ..., memory_margin: _Optional[float] = ..., all_variants: _Optional[bool] = ..., pools: _Optional[str] = ..., budget: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
 class EvaluateRequest(_message.Message):
     __slots__ = ("model", "cluster", "set", "pool", "stack", "allow", "calibration", "pins", "framework", "reference", "files", "json", "delivery")
