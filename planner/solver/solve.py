@@ -60,6 +60,7 @@ from planner.solver.sources import Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_from_pins
+from planner.specs.search.objectives import OVER_COUNTS
 from planner.specs.search.section import APART, TOGETHER
 from planner.text_lines import SPLIT_CHOSEN
 from searches.executors.executor import ExecutorError
@@ -172,8 +173,10 @@ def _solved(
         """Return the best plan on one pool alone, whatever memory it leaves free."""
         pool, source = inputs[1].cluster.pools[index], inputs[1].sources[index]
         names = {pool.name, *(other.pool.name for other in source.others)}
-        known = (plan for name, plan in first.items() if name in names)  # the best first
-        return next(known, None) or _on_one_pool(inputs, options, apart, index)
+        known = next((plan for name, plan in first.items() if name in names), None)  # the best
+        if known or (names & work.pools_that_fit and not work.fewer_devices_count):
+            return known
+        return _on_one_pool(inputs, options, apart, index)
 
     return join.with_together(result, inputs[0], options, alone, stop_at)
 
@@ -328,6 +331,16 @@ class SearchedInputs:
     extent: "Extent"
     variants: list[Variant]
     counts: Searches
+
+    @property
+    def pools_that_fit(self) -> set[str]:
+        """Pools on which plans fit, whether or not these keep the limits."""
+        return {one.name[0] for one in self.counts.listed if one.outcome.finalists}
+
+    @property
+    def fewer_devices_count(self) -> bool:
+        """Whether fewer devices may keep limits that all devices of a pool do not."""
+        return self.options.objective in OVER_COUNTS or self.options.budget_usd is not None
 
     def best_by_pool(self) -> dict[str, Plan]:
         """Return the best plan of each pool by the objective alone, whatever it leaves free."""

@@ -177,7 +177,7 @@ def _priced(
         return replace(base, not_priced=error.message)
     except KeyError:
         return replace(base, not_priced="its degrees have no price on one of its pools")
-    record = PlanRecords(model, asked.cluster, joined).record(plan, priced, 1)
+    record = PlanRecords(model, asked.cluster, joined, asked.calibration).record(plan, priced, 1)
     blank = Together((), {}, {}, False, (), None, None, True, (), ())
     opened = OpenedJoined(
         model, asked.cluster, _options(base, asked), blank, joined, plan, priced, record, record

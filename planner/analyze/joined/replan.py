@@ -14,7 +14,6 @@ from typing import Any
 from costmodels.mixed.prices import fits
 from costmodels.run.goodput import best_interval_s, checkpoint_time_s, job_mtbf_s, saved_bytes
 from planner.analyze.joined.comparison import Side, side_of
-from planner.analyze.joined.fewer import with_fewer_pipelines
 from planner.analyze.joined.nodes import LostNodes, lost_nodes
 from planner.analyze.replan.replan import Via, crossing_s, open_options
 from planner.documents import LibraryAnswer
@@ -23,6 +22,7 @@ from planner.option_names import option
 from planner.solver.answer.result import Plan, Result
 from planner.solver.execution import Execution
 from planner.solver.together.answer import value_of
+from planner.solver.together.fewer import with_fewer_pipelines
 from planner.solver.together.opened import OpenedJoined, mixed_plan, plan_problem
 from planner.solver.together.plans import PlanRecords
 from planner.solver.together.records import JoinedPlan
@@ -249,7 +249,8 @@ def _carried_on(opened: OpenedJoined, left: ClusterInput) -> tuple[JoinedPlan | 
         return None, "with fewer pipelines it does not fit into memory"
     n_before, n_after = (sum(x.n_pipelines for x in p.kinds) for p in (old, fewer))
     text = "as it was" if n_before == n_after else f"pipelines {n_before} -> {n_after}"
-    return PlanRecords(opened.model, left, joined).record(fewer, priced, opened.plan.rank), text
+    records = PlanRecords(opened.model, left, joined, opened.options.calibration)
+    return records.record(fewer, priced, opened.plan.rank), text
 
 
 def _move(opened: OpenedJoined, best: Plan | JoinedPlan | None, left: ClusterInput) -> JoinedMove:

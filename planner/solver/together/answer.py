@@ -13,6 +13,14 @@ from planner.solver.answer.result import Plan, Result
 from planner.solver.execution import Stop
 from planner.solver.options import SolveOptions
 from planner.solver.recipes import one_recipe
+from planner.solver.together.limits import (
+    impossible_limits,
+    keeps,
+    limits_json,
+    nearest_limits,
+    smaller_problems,
+    trimmed_plans,
+)
 from planner.solver.together.link_worth import Edge, pays_from_bytes_per_s
 from planner.solver.together.plans import PlanRecords, with_one_recompute
 from planner.solver.together.pools import MergedCluster, joinable_pools, with_merged_pools
@@ -30,6 +38,8 @@ from searches.mixed.search import search_mixed
 
 MAX_POOLS = 8
 """Most unlike pools that are looked at together."""
+BY_DEVICES = ("cost", "energy")
+"""Objectives by which fewer devices may be better: plans on fewer nodes are looked at."""
 N_GRIDS = 3
 """Plans of one grid of ranks that are looked for besides."""
 StopAt = Callable[[float], Stop | None]
@@ -74,6 +84,8 @@ class Joining:
             complete=True,
             worth=(),
             links=(),
+            objective=options.objective,
+            limits=limits_json(options.limits),
         )
         if len(joinable.indices) < 2:
             names = [pool.name for pool in cluster.cluster.pools]
@@ -81,7 +93,9 @@ class Joining:
             return replace(result, together=replace(blank, alone=_alone(blank, left)))
         joined = joined_problem(model, cluster, options, joinable.indices)
         first = _best_alone(cluster, solve_alone)
-        work = _Work(joined, PlanRecords(model, cluster, joined), options, stop_at)
+        work = _Work(
+            joined, PlanRecords(model, cluster, joined, options.calibration), options, stop_at
+        )
         together = work.together(blank, first, cluster)
         stopped = result.stopped or ("" if together.complete else "time limit")
         return replace(result, together=together, stopped=stopped, complete=not stopped)
@@ -173,30 +187,38 @@ class _Work:
         answer = self.search(self.joined.mixed, MAIN_SHARE)
         grids = self._grids()
         without = [self.without(i) for i in range(n_pools)] if n_pools > 2 else []
-        found = self._listed([answer, *grids, *without])
-        records = sorted(
+        smaller = self._smaller()
+        answers = [answer, *grids, *without, *smaller]
+        found = self._listed([plan for x in answers for plan in x.plans])
+        every = sorted(
             (self.records.record(plan, priced, 1) for plan, priced in found),
             key=lambda x: (value_of(x, goal), x.step_time_s, len(x.kinds), x.n_devices),
         )
+        limits = self.options.limits
+        records = [x for x in every if keeps(x, limits)]
         plans = [replace(x, rank=rank) for rank, x in enumerate(records, 1)]
         values = {name: value_of(x, goal) if x else math.inf for name, x in alone.items()}
         pays = bool(plans) and value_of(plans[0], goal) < min(values.values())
         bound_s = min(x.bound_s for x in (answer, *without))
         fastest_s = min((x.step_time_s for x in plans), default=math.inf)
-        is_bound = bool(plans) and math.isfinite(bound_s)
+        is_bound = bool(every) and math.isfinite(bound_s)
+        job = self.joined.problems[0].job
         names = tuple(pool.name for pool in self.joined.mixed.pools)
         used = set(plans[0].devices) if pays else {min(values, key=lambda x: (values[x], x))}
-        complete = not any(x.stopped for x in (answer, *without))
+        complete = not any(x.stopped for x in (answer, *without, *smaller))
         return replace(
             blank,
             joined=names,
             pays=pays,
             plans=_shown(plans, self.options.top),
             bound_s=bound_s if is_bound else None,
-            gap=max(0.0, 1.0 - bound_s / fastest_s) if is_bound else None,
+            gap=max(0.0, 1.0 - bound_s / fastest_s) if is_bound and plans else None,
             complete=complete,
+            n_missed=len(every) - len(records),
+            nearest=nearest_limits(every, limits),
+            cannot=tuple(impossible_limits(limits, bound_s, job)) if is_bound else (),
             worth=tuple(_pool_worth(name, alone, records, used) for name in names),
-            links=self._links(cluster, found, alone) if complete else (),
+            links=self._links(cluster, found, alone) if complete and not limits.any else (),
         )
 
     def _grids(self) -> list[MixedAnswer]:
@@ -206,10 +228,22 @@ class _Work:
         grids = MixedOptions(is_uniform=True, is_bounded=False, n_best=N_GRIDS)
         return [search_mixed(self.joined.mixed, grids, self.stop_at(GRIDS_SHARE))]
 
-    def _listed(self, answers: Sequence[MixedAnswer]) -> list[tuple[MixedPlan, MixedPrice]]:
+    def _smaller(self) -> list[MixedAnswer]:
+        """Return plans on fewer nodes of a pool, where money or energy decide between plans."""
+        if not self.fewer_devices_count:
+            return []
+        return [self.search(x, GRIDS_SHARE) for x in smaller_problems(self.joined.mixed)]
+
+    @property
+    def fewer_devices_count(self) -> bool:
+        """Whether plans on fewer devices may be better than the fastest, or alone be allowed."""
+        return self.options.objective in BY_DEVICES or self.options.budget_usd is not None
+
+    def _listed(self, plans: Sequence[MixedPlan]) -> list[tuple[MixedPlan, MixedPrice]]:
         """Return the plans over several pools, with those that a framework runs among them."""
-        plans = [plan for answer in answers for plan in answer.plans]
-        plans += [with_one_recompute(plan) for plan in plans if plan.is_uniform]
+        if self.fewer_devices_count:
+            plans = [*plans, *trimmed_plans(plans, self.joined.mixed)]
+        plans = [*plans, *(with_one_recompute(plan) for plan in plans if plan.is_uniform)]
         listed: dict[MixedPlan, MixedPrice] = {}
         for plan in plans:
             if len(plan.pools) > 1 and plan not in listed:

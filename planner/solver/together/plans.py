@@ -15,10 +15,13 @@ from costmodels.run.goodput import (
     saved_bytes,
 )
 from hardware.pool_links import link_between
+from planner.solver.calibration.file import Calibration
+from planner.solver.calibration.intervals import interval_of_several_pools
 from planner.solver.together.problems import RUNNER, JoinedProblem
 from planner.solver.together.records import JoinedKind, JoinedLink, JoinedPlan, JoinedStage
 from planner.specs.identity import PlanIds
 from planner.specs.inputs import ClusterInput, ModelInput
+from planner.specs.search.objectives import useful_tokens
 
 TERMS = ("compute", "bubble", "messages", "straggle", "sync", "exchange", "update", "fixed")
 """Of the step of one kind of pipeline, as `KindPrice` has them."""
@@ -53,6 +56,12 @@ def with_one_recompute(plan: MixedPlan) -> MixedPlan:
     return replace(plan, kinds=kinds)
 
 
+def _network_frac(priced: MixedPrice) -> float:
+    """Return the share of messages and exchanges in the step of the slowest pipelines."""
+    slowest = max(priced.kinds, key=lambda x: x.step_s)
+    return (slowest.messages_s + slowest.sync_s + slowest.exchange_s) / slowest.step_s
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRecords:
     """Makes the records of one answer's plans."""
@@ -60,6 +69,7 @@ class PlanRecords:
     model: ModelInput
     cluster: ClusterInput
     joined: JoinedProblem
+    calibration: Calibration
 
     def record(self, plan: MixedPlan, priced: MixedPrice, rank: int) -> JoinedPlan:
         """Return a priced plan as an answer holds it."""
@@ -70,14 +80,21 @@ class PlanRecords:
         )
         links = self._links(priced)
         missing = missing_features(plan)
-        tokens = self.joined.problems[0].job.tokens_per_step
+        job = self.joined.problems[0].job
+        tokens = useful_tokens(job)
         share = self._goodput(plan)
         wall_s = priced.step_s / share if share else float("inf")
+        usd = self._usd(plan, links, wall_s, tokens)
+        low, high = interval_of_several_pools(
+            self.joined.problems[0], _network_frac(priced), self.calibration
+        )
         return JoinedPlan(
             rank=rank,
             plan_id=self._plan_id(kinds, plan.zero),
             step_time_s=priced.step_s,
-            tokens_per_s=tokens / priced.step_s,
+            step_time_p10_s=priced.step_s * low,
+            step_time_p90_s=priced.step_s * high,
+            tokens_per_s=job.tokens_per_step / priced.step_s,
             zero=plan.zero,
             devices=n_devices,
             kinds=kinds,
@@ -85,8 +102,10 @@ class PlanRecords:
             runs_on=() if missing else (RUNNER,),
             missing=missing,
             goodput_frac=share,
-            usd_per_million_tokens=self._usd(plan, links, wall_s, tokens),
+            usd_per_million_tokens=usd,
             energy_j_per_token=self._energy(plan, wall_s, tokens),
+            expected_s=wall_s * job.tokens / tokens if job.tokens and share else None,
+            cost_usd=None if usd is None or not job.tokens else usd * job.tokens * 1e-6,
         )
 
     def _kind(self, kind: PipelineKind, priced: KindPrice) -> JoinedKind:

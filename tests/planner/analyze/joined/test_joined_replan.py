@@ -7,7 +7,6 @@ import pytest
 
 import planner
 from costmodels.mixed.prices import fits
-from planner.analyze.joined.fewer import with_fewer_pipelines
 from planner.analyze.joined.nodes import lost_nodes, lost_texts
 from planner.analyze.joined.replan import best_of, passed_over, replan_joined
 from planner.cli.commands.plans import ReplanArguments, run_replan
@@ -15,6 +14,7 @@ from planner.errors import UsageError
 from planner.render.document import text_of
 from planner.solver.answer.result_store import joined_plan_of
 from planner.solver.execution import Execution
+from planner.solver.together.fewer import with_fewer_pipelines
 from planner.solver.together.opened import open_joined
 from planner.solver.together.plans import PlanRecords
 from searches.executors.executor import SerialExecutor
@@ -107,7 +107,9 @@ def test_idle_nodes_that_are_lost_stop_nothing(opened):
     joined = opened.joined
     plan = replace(opened.mixed, kinds=(half,))
     priced = joined.price(plan)
-    record = PlanRecords(opened.model, opened.cluster, joined).record(plan, priced, 1)
+    record = PlanRecords(opened.model, opened.cluster, joined, opened.options.calibration).record(
+        plan, priced, 1
+    )
     fewer = replace(opened, mixed=plan, priced=priced, plan=record, saved=record)
     assert record.devices["old"] == 2
     found = replan_joined(fewer, RUN, lost=("o2",))
@@ -183,10 +185,10 @@ def test_stops_of_equal_length_pay_at_once(moved):
     assert moved.verdict == "move"
     assert moved.move.stop_s == moved.carry_on_stop_s
     assert moved.break_even_s == pytest.approx(moved.move.stop_s)
-    assert "carrying on stops training as long" in text_of(moved)
+    assert "carrying on stops training as long" in " ".join(text_of(moved).split())
     later = replace(moved, is_hit=False)
     assert later.break_even_s > later.move.stop_s
-    assert "for more than" in text_of(later)
+    assert "for more than" in " ".join(text_of(later).split())
 
 
 def test_what_is_not_modelled_is_refused_by_name(opened):

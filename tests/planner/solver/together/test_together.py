@@ -257,8 +257,6 @@ REFUSED = [
     ({"framework": "deepspeed"}, "no configuration of deepspeed holds a job over unlike pools"),
     ({"pareto": "step_time,memory"}, "has no front"),
     ({"objective": "memory"}, "is not ranked by memory"),
-    ({"deadline": "30d"}, "keeps no --deadline"),
-    ({"step_limit_s": 3.0}, "keeps no --step-limit"),
     ({"pins": {"vpp": 2}}, "have no axis vpp"),
     ({"only": {"schedule": ["1f1b"]}}, "have no axis schedule"),
     ({"pins": {"zero": 3}}, "ZeRO stage 3 is not modelled"),
