@@ -393,6 +393,7 @@ class SweepArguments(SearchArguments):
     framework: Framework = ""
     stack: Stack = ""
     pool: PoolName = ""
+    pools: PoolsMode = ""
     objective: Objective = ""
     deadline: Deadline = ""
     budget: Budget = ""

@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from planner.solver.together.answer import Joining
 
 
+StopAt = Callable[[float], Stop | None]
+"""What ends a search after a share of its time; None without a limit."""
 APART_SHARE = 0.4
 """Share of a time limit after which the pools alone are done, where others join them."""
 
@@ -153,17 +155,41 @@ def solve_again(
     return _solved(inputs, options, execution, command, lambda _: execution.stop, join)
 
 
+def solve_point(
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    execution: Execution,
+    stop_at: StopAt,
+) -> Result:
+    """Return the result of one of many problems that are compared: by the value alone.
+
+    Of several pools as `solve`, without what only readers of one answer need: reasons, the
+    bandwidths from which on links pay.
+    """
+    several = options.pools == TOGETHER and len(cluster.cluster.pools) > 1
+    options = options if several else replace(options, pools=APART)
+    join = _joining(model, cluster, options) if several else None
+    inputs = model, join.cluster if join else cluster
+    command, extent = SolveCommand("MODEL", "CLUSTER"), Extent(reasons=False, ties=False)
+    return _solved(inputs, options, execution, command, stop_at, join, extent)
+
+
 def _solved(
     inputs: tuple[ModelInput, ClusterInput],
     options: SolveOptions,
     execution: Execution,
     command: SolveCommand,
-    stop_at: Callable[[float], Stop | None],
+    stop_at: StopAt,
     join: "Joining | None",
+    extent: "Extent | None" = None,
 ) -> Result:
-    """Return the plans on each pool, and over several where they are joined."""
+    """Return the plans on each pool, and over several where they are joined.
+
+    With an `extent` the answer is for comparison with others alone.
+    """
     apart = replace(execution, stop=stop_at(APART_SHARE if join else 1.0))
-    work = search_inputs(*inputs, options, apart, Extent(different=True))
+    work = search_inputs(*inputs, options, apart, extent or Extent(different=True))
     result = work.result(apart, command)
     if join is None:
         return result
@@ -178,7 +204,7 @@ def _solved(
             return known
         return _on_one_pool(inputs, options, apart, index)
 
-    return join.with_together(result, inputs[0], options, alone, stop_at)
+    return join.with_together(result, inputs[0], options, alone, stop_at, has_links=extent is None)
 
 
 def _joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> "Joining":

@@ -73,6 +73,12 @@ def together_sentence(together: Together) -> str:
         )
     if not together.plans and together.n_missed:
         return f"No plan over {pool_names(together.joined)} {_missed_words(together)}"
+    if not together.plans and together.bound_s is not None and alone:
+        best = next(x for x in together.worth if x.is_used)
+        return (
+            f"Use {best.pool} alone: the fastest plans use one pool, and none over several takes"
+            f" less than {format_time(together.bound_s)}; on it {format_time(min(alone))}"
+        )
     if not together.plans:
         return f"No plan over {pool_names(together.joined)} fits: each plan uses one pool"
     first = together.plans[0]

@@ -68,8 +68,13 @@ class Joining:
         options: SolveOptions,
         solve_alone: Alone,
         stop_at: StopAt,
+        *,
+        has_links: bool = True,
     ) -> Result:
-        """Return a result on the pools with what one job over several of them reaches."""
+        """Return a result on the pools with what one job over several of them reaches.
+
+        `has_links` also from which bandwidth on links between places pay, which takes searches.
+        """
         cluster = self.cluster
         model = one_recipe(model, options, "one job over several pools runs in one")
         joinable = joinable_pools(model, cluster, options)
@@ -93,9 +98,8 @@ class Joining:
             return replace(result, together=replace(blank, alone=_alone(blank, left)))
         joined = joined_problem(model, cluster, options, joinable.indices)
         first = _best_alone(cluster, solve_alone)
-        work = _Work(
-            joined, PlanRecords(model, cluster, joined, options.calibration), options, stop_at
-        )
+        records = PlanRecords(model, cluster, joined, options.calibration)
+        work = _Work(joined, records, options, stop_at, has_links)
         together = work.together(blank, first, cluster)
         stopped = result.stopped or ("" if together.complete else "time limit")
         return replace(result, together=together, stopped=stopped, complete=not stopped)
@@ -162,6 +166,7 @@ class _Work:
     records: PlanRecords
     options: SolveOptions
     stop_at: StopAt
+    has_links: bool
 
     @property
     def mixed_options(self) -> MixedOptions:
@@ -201,7 +206,7 @@ class _Work:
         pays = bool(plans) and value_of(plans[0], goal) < min(values.values())
         bound_s = min(x.bound_s for x in (answer, *without))
         fastest_s = min((x.step_time_s for x in plans), default=math.inf)
-        is_bound = bool(every) and math.isfinite(bound_s)
+        is_bound = math.isfinite(bound_s)  # else nothing fits, on one of the pools or several
         job = self.joined.problems[0].job
         names = tuple(pool.name for pool in self.joined.mixed.pools)
         used = set(plans[0].devices) if pays else {min(values, key=lambda x: (values[x], x))}
@@ -218,7 +223,9 @@ class _Work:
             nearest=nearest_limits(every, limits),
             cannot=tuple(impossible_limits(limits, bound_s, job)) if is_bound else (),
             worth=tuple(_pool_worth(name, alone, records, used) for name in names),
-            links=self._links(cluster, found, alone) if complete and not limits.any else (),
+            links=self._links(cluster, found, alone)
+            if self.has_links and complete and not limits.any
+            else (),
         )
 
     def _grids(self) -> list[MixedAnswer]:

@@ -44,7 +44,13 @@ def joined_rows(plans: Sequence[JoinedPlan]) -> Iterator[dict[str, Any]]:
 
 def _same(values: Sequence[Any]) -> Any:
     """Return the value that all have; empty where they differ."""
-    return values[0] if len(set(values)) == 1 else ""
+    value = same_or_none(values)
+    return "" if value is None else value
+
+
+def same_or_none(values: Sequence[Any]) -> Any:
+    """Return the value that all have; None where they differ."""
+    return values[0] if len(set(values)) == 1 else None
 
 
 def pipelines_text(plan: JoinedPlan) -> str:
