@@ -8,19 +8,18 @@ from typing import Any
 from costmodels.mixed.layer_tables import Degrees, mixed_problem
 from costmodels.mixed.plans import MixedPlan, MixedStage, PipelineKind
 from costmodels.plans import Layout
+from hardware.parts import Accelerator
+from planner.analyze.check.asked import AskedRun, Devices, unpriced
 from planner.analyze.check.report import Report
-from planner.analyze.check.run_source import RunSource
 from planner.analyze.check.standing import stack_as_run
-from planner.analyze.check.verdict import Verdict, describe, judge
+from planner.analyze.check.verdict import Verdict
 from planner.analyze.joined.explanation import JoinedExplanation
 from planner.errors import PlannerError, SpecError
 from planner.frameworks.launchers.node_types import NODE_LIST
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.nearest_layout import nearest_layout
-from planner.solver.calibration.file import Calibration
 from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
-from planner.solver.sources import Overrides
 from planner.solver.together.opened import OpenedJoined
 from planner.solver.together.plans import PlanRecords
 from planner.solver.together.pools import in_order
@@ -28,7 +27,6 @@ from planner.solver.together.problems import RUNNER, JoinedProblem, check_model
 from planner.solver.together.records import Together
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import model_from_dict
-from searches.frameworks.registry import framework_rules
 from searches.frameworks.rule import Broken
 
 
@@ -59,49 +57,38 @@ class JoinedReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class JoinedRun:
-    """A run over several pools, and what the user says beside it."""
+    """A run over several pools."""
 
-    source: RunSource
+    asked: AskedRun
     cluster: ClusterInput
     """All pools, those of one part as one."""
     pools: tuple[str, ...]
     """By node rank."""
-    version: str
-    own: ModelInput | None
-    """The model file beside the run."""
-    model_overrides: Overrides
-    calibration: Calibration
 
 
-def check_joined(asked: JoinedRun) -> JoinedReport:
-    """Return what a run over several pools means: the verdict, and its price by stage and pool."""
-    pools = {pool.name: pool for pool in asked.cluster.cluster.pools}
-    counts = Counter(asked.pools)
-    sizes = {pools[name].devices_per_node for name in counts}
+def check_joined(asked: AskedRun, cluster: ClusterInput, pools: tuple[str, ...]) -> JoinedReport:
+    """Return what a run over several pools means: the verdict, and its price by stage and pool.
+
+    `pools` are the pool of each node, by node rank, of a cluster whose pools of one part are one.
+    """
+    parts = {pool.name: pool for pool in cluster.cluster.pools}
+    counts = Counter(pools)
+    sizes = {parts[name].devices_per_node for name in counts}
     per_node = max(sizes)
-    n_devices = len(asked.pools) * per_node
+    n_devices = len(pools) * per_node
     run = asked.source.read(n_devices, all_devices=False)
-    release = asked.version or run.release or framework_rules(run.framework).release
-    described, why = describe(run, asked.own, asked.model_overrides)
-    verdict = _verdict(asked, run, described, release, list(counts))
+    described, why = asked.describe(run)
+    verdict = _verdict(asked, run, described, [parts[name].accelerator for name in counts])
     if described is None and not verdict.refused:
         raise why or SpecError([])
-    base = JoinedReport(
-        run=run,
-        release=release,
-        refusals=verdict.refused,
-        ignored=verdict.ignored,
-        unwritten=verdict.unwritten,
-        model=described,
-        cluster=asked.cluster,
-        enough=all(n <= pools[name].n_nodes for name, n in counts.items()),
-        plan=None,
-        repairs=(),
-        not_priced="the sizes of its model do not go together",
-        standing=None,
-        changes=(),
-        notes=(*run.notes, *_node_notes(counts, pools)),
-        calibration=asked.calibration,
+    enough = all(n <= parts[name].n_nodes for name, n in counts.items())
+    base = unpriced(
+        JoinedReport,
+        asked,
+        run,
+        (described, verdict),
+        Devices(cluster, enough, _node_notes(counts, parts)),
+        "the sizes of its model do not go together",
     )
     if described is None:
         return base
@@ -110,22 +97,17 @@ def check_joined(asked: JoinedRun) -> JoinedReport:
     if run.n_devices not in (None, n_devices):
         text = f"it starts {run.n_devices} processes, {NODE_LIST} names nodes for {n_devices}"
         return replace(base, not_priced=text)
-    return _priced(base, asked, described, per_node)
+    return _priced(base, JoinedRun(asked, cluster, pools), described, per_node)
 
 
 def _verdict(
-    asked: JoinedRun,
+    asked: AskedRun,
     run: ExistingRun,
     model: ModelInput | None,
-    release: str,
-    names: Sequence[str],
+    parts: Sequence[Accelerator],
 ) -> Verdict:
     """Return the rules that the run breaks on the parts of its pools, each once."""
-    parts = {pool.name: pool.accelerator for pool in asked.cluster.cluster.pools}
-    verdicts = [
-        judge(run, model, parts[name], release, asked.own, asserted=bool(asked.version))
-        for name in names
-    ]
+    verdicts = [asked.judge(run, model, part) for part in parts]
 
     def once(some: Sequence[tuple[Broken, ...]]) -> tuple[Broken, ...]:
         return tuple({(b.rule.code, b.reason): b for broken in some for b in broken}.values())
@@ -177,7 +159,9 @@ def _priced(
         return replace(base, not_priced=error.message)
     except KeyError:
         return replace(base, not_priced="its degrees have no price on one of its pools")
-    record = PlanRecords(model, asked.cluster, joined, asked.calibration).record(plan, priced, 1)
+    record = PlanRecords(model, asked.cluster, joined, asked.asked.calibration).record(
+        plan, priced, 1
+    )
     blank = Together((), {}, {}, False, (), None, None, True, (), ())
     opened = OpenedJoined(
         model, asked.cluster, _options(base, asked), blank, joined, plan, priced, record, record
@@ -248,7 +232,7 @@ def _options(base: JoinedReport, asked: JoinedRun) -> SolveOptions:
     return SolveOptions(
         framework=base.run.framework,
         stack=base.run.stack_name,
-        own_calibration=asked.calibration,
+        own_calibration=asked.asked.calibration,
     )
 
 

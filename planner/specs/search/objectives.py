@@ -22,6 +22,7 @@ OBJECTIVES = ("step_time", "tokens_per_s", "cost", "energy", "devices", "memory"
 """What `--objective` and `--pareto` know."""
 OVER_COUNTS = ("devices", "cost", "energy", "goodput")
 """Objectives of which every number of devices may hold a part of the front."""
+BUDGET = "--budget"
 WITHIN = 1.05
 """`--objective memory`: how much slower than the fastest a plan may be, as a factor."""
 BEST: Mapping[str, str] = {
@@ -269,7 +270,7 @@ def parse_duration(value: object, flag: str) -> float:
     return number
 
 
-def parse_budget(value: object) -> float:
+def parse_budget(value: object, flag: str = BUDGET) -> float:
     """Return US dollars from `2.5M`, `$300k` or a number."""
     from planner.errors import BadValue
     from planner.units import parse_count
@@ -279,11 +280,11 @@ def parse_budget(value: object) -> float:
         number = parse_count(text.removeprefix("$"))
     except BadValue as error:
         raise UsageError(
-            option_or_section("--budget") + f": {error.message}", "dollars, for example 2.5M"
+            option_or_section(flag) + f": {error.message}", "dollars, for example 2.5M"
         ) from None
     if number <= 0.0:
         raise UsageError(
-            option_or_section("--budget") + f" must be above 0, not {text}",
+            option_or_section(flag) + f" must be above 0, not {text}",
             "dollars, for example 2.5M",
             code="out-of-range",
         )

@@ -37,7 +37,7 @@ def section_faults(spec: SearchSpec) -> list[SpecFault]:
         ("objective", lambda: parse_objective(spec.objective or "step_time")),
         ("pareto", lambda: parse_pareto(spec.pareto)),
         ("deadline", lambda: spec.deadline and parse_duration(spec.deadline, "deadline")),
-        ("budget", lambda: spec.budget and parse_budget(spec.budget)),
+        ("budget", lambda: spec.budget and parse_budget(spec.budget, "budget")),
         ("pools", lambda: _one_of(spec.pools or APART, POOLS)),
         ("framework", lambda: _space(spec.framework or DEFAULT)),
         *(("allow", lambda x=x: _one_of(x, ALLOWANCES)) for x in spec.allow),
