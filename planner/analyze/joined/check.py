@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.mixed.layer_tables import Degrees, mixed_problem
+from costmodels.mixed.layer_tables import Degrees, mixed_problem, possible_degrees
 from costmodels.mixed.plans import MixedPlan, MixedStage, PipelineKind
 from costmodels.plans import Layout
 from hardware.parts import Accelerator
@@ -14,6 +14,8 @@ from planner.analyze.check.report import Report
 from planner.analyze.check.standing import stack_as_run
 from planner.analyze.check.verdict import Verdict
 from planner.analyze.joined.explanation import JoinedExplanation
+from planner.analyze.joined.run_changes import PricedJoinedRun, joined_changes
+from planner.analyze.joined.standing import joined_standing, nodes_of_run
 from planner.errors import PlannerError, SpecError
 from planner.frameworks.launchers.node_types import NODE_LIST
 from planner.frameworks.runs.existing_run import ExistingRun
@@ -153,7 +155,9 @@ def _priced(
         return replace(base, not_priced="ranks of one stage lie on two pools")
     try:
         check_model(model.shape, model.job)
-        joined = _problem(base, asked, model, plan, indices)
+        kind, stage = plan.kinds[0], plan.kinds[0].stages[0]
+        own = Degrees(stage.tp, stage.cp, stage.ep, kind.mbs)
+        joined = _problem(base, asked, model, [own], plan.zero, indices)
         priced = joined.price(plan)
     except PlannerError as error:
         return replace(base, not_priced=error.message)
@@ -166,8 +170,30 @@ def _priced(
     opened = OpenedJoined(
         model, asked.cluster, _options(base, asked), blank, joined, plan, priced, record, record
     )
-    explanation = JoinedExplanation(opened)
-    return replace(base, model=model, repairs=near.repairs, not_priced="", joined=explanation)
+    report = replace(
+        base,
+        model=model,
+        repairs=near.repairs,
+        not_priced="",
+        joined=JoinedExplanation(opened),
+    )
+    is_fit = bool(report.fits)
+    run_priced = PricedJoinedRun(
+        asked=asked.asked,
+        report=report,
+        model=model,
+        layout=layout,
+        per_node=per_node,
+        plan_of=lambda x: plan_of_ranks(x, ranks),
+        step_s=record.step_time_s,
+        fits=is_fit,
+        problem_of=lambda degrees: _problem(base, asked, model, degrees, layout.zero, indices),
+    )
+    nodes = nodes_of_run(asked.cluster, Counter(asked.pools))
+    options = SolveOptions(framework=run.framework, own_calibration=asked.asked.calibration)
+    stop, step_s = asked.asked.stop, record.step_time_s
+    standing = joined_standing(model, nodes, options, step_s, stop, fits=is_fit)
+    return replace(report, standing=standing, changes=joined_changes(run_priced))
 
 
 def why_not_modelled(framework: str, layout: Layout) -> str:
@@ -240,20 +266,23 @@ def _problem(
     base: JoinedReport,
     asked: JoinedRun,
     model: ModelInput,
-    plan: MixedPlan,
+    degrees: Sequence[Degrees],
+    zero: int,
     indices: Sequence[int],
 ) -> JoinedProblem:
-    """Return the job on the pools of a run, with tables for its stages alone."""
+    """Return the job on the pools of a run, with tables of some degrees.
+
+    A pool has tables of those that it may run; of one that is asked for alone in any case.
+    """
     options = _options(base, asked)
     standard = [make_problem(model, asked.cluster.only(i), options) for i in indices]
     problems = tuple(replace(x, stack=stack_as_run(x.stack, base.run)) for x in standard)
-    kind, stage = plan.kinds[0], plan.kinds[0].stages[0]
-    own = Degrees(stage.tp, stage.cp, stage.ep, kind.mbs)
+    able = [set(degrees if len(degrees) == 1 else possible_degrees(x)) for x in problems]
     hour = [asked.cluster.operations[i].price_per_device_hour or 0.0 for i in indices]
     mixed = mixed_problem(
         problems,
         asked.cluster.cluster,
         [price / 3600.0 for price in hour],
-        degrees=[[own]] * len(problems),
+        degrees=[[x for x in degrees if x in own] for own in able],
     )
-    return JoinedProblem(replace(mixed, zero=plan.zero), problems, tuple(indices))
+    return JoinedProblem(replace(mixed, zero=zero), problems, tuple(indices))
