@@ -432,7 +432,9 @@ class ReplanArguments:
         str,
         typer.Option(metavar="N|HOSTS", help="Nodes that are gone: a number, n[003,007], old=1."),
     ] = ""
-    gained: Annotated[int, typer.Option(metavar="N", help="Nodes that joined.")] = 0
+    gained: Annotated[
+        str, typer.Option(metavar="N", help="Nodes that joined: a number, or old=2.")
+    ] = ""
     via: Annotated[
         str, typer.Option(help="How the state moves: checkpoint, or network where software can.")
     ] = "checkpoint"

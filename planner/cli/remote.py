@@ -384,7 +384,15 @@ def _trace(service: Client, params: Params) -> int:
     return 0
 
 
+def gained_of(gained: Any) -> Data:
+    """Return the fields of a request for nodes that joined: a number, or numbers by pool."""
+    if isinstance(gained, int):
+        return {"gained": gained}
+    return {"gained_by_pool": dict(gained)}
+
+
 def _replan(service: Client, params: Params) -> int:
+    from planner.analyze.replan.gained import gained_of_text
     from planner.analyze.replan.replan import lost_of_text
     from planner.cli.commands.plans import check_replan
     from planner.solver.answer.result_store import save_text
@@ -395,7 +403,7 @@ def _replan(service: Client, params: Params) -> int:
     request = {
         **_plan(params["plan"]),
         "lost": lost if isinstance(lost, int | str) else list(lost),
-        "gained": params["gained"],
+        **gained_of(gained_of_text(params["gained"])),
         "via": params["via"],
         "with_text": True,
         **_without_empty(

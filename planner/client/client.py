@@ -194,12 +194,15 @@ class Client(JobFeeds):
         plan: int | str = 1,
         *,
         lost: int | Sequence[str] = 0,
-        gained: int = 0,
+        gained: int | Mapping[str, int] = 0,
         **more: Any,
     ) -> Data:
         """Say what to do with a running plan after nodes were lost or gained."""
         gone = lost if isinstance(lost, int) else [lost] if isinstance(lost, str) else list(lost)
-        arguments = {**plan_of(result, plan), "lost": gone, "gained": gained}
+        counts = (
+            {"gained": gained} if isinstance(gained, int) else {"gained_by_pool": dict(gained)}
+        )
+        arguments = {**plan_of(result, plan), "lost": gone, **counts}
         return self._asked("replan", arguments, more)
 
     def diff(self, a: tuple[Result, int | str], b: tuple[Result, int | str], **more: Any) -> Data:

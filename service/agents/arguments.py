@@ -356,7 +356,7 @@ class ReplanArguments(Detailed):
         description="Nodes that are gone: a number, host names, or POOL=N.",
         examples=[1, "n[003,007]"],
     )
-    gained: int = Field(0, ge=0, description="Nodes that joined.")
+    gained: int | str = Field(0, description="Nodes that joined: a number, or POOL=N.")
     via: Literal["checkpoint", "network"] = Field("checkpoint", description="How state moves.")
 
 

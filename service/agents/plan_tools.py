@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from planner.analyze.replan.gained import gained_of_text
 from planner.analyze.single_changes import SingleChanges, plan_changes
 from planner.frameworks.programs import is_program
 from planner.render.answers.together import proof_text, together_sentence
@@ -344,7 +345,9 @@ def _differences(terms: Data) -> dict[str, float]:
 
 def replan_tool(arguments: args.ReplanArguments, desk: Desk) -> Answered:
     """Return what to do with a running plan after nodes were lost or gained."""
-    more = {"lost": arguments.lost, "gained": arguments.gained, "via": arguments.via}
+    gained = gained_of_text(str(arguments.gained))
+    counts = {"gained": gained} if isinstance(gained, int) else {"gained_by_pool": gained}
+    more = {"lost": arguments.lost, **counts, "via": arguments.via}
     body = {**desk.results.plan(arguments.plan), **more, "with_text": True}
     data = desk.ask("replan", body)
     text = data.pop("text")

@@ -68,7 +68,29 @@ def joined_replan(opened: Any, request: ReplanBody, execution: Any, most_hosts: 
         lost = tuple(x for text in texts for x in lost_texts(text))
         if len(lost) > most_hosts:
             raise too_much("hosts", len(lost), most_hosts, "lost", "name fewer nodes")
-    return replan_joined(opened, execution, lost=lost, gained=request.gained, via=request.via)
+    gained = gained_in(request)
+    return replan_joined(opened, execution, lost=lost, gained=gained, via=request.via)
+
+
+def gained_in(request: ReplanBody) -> int | dict[str, int]:
+    """Return the nodes that a request says to have joined; `Refusal` for both forms at once."""
+    if request.gained and request.gained_by_pool:
+        detail = "gained and gained_by_pool are two forms of one number"
+        fault = Fault(detail, "send one of them", "gained_by_pool")
+        raise refused("bad-specification", detail, 422, [fault])
+    return request.gained_by_pool or request.gained
+
+
+def check_gained(opened: Any, request: ReplanBody, most_devices: int) -> None:
+    """Refuse nodes that joined a pool of a plan over several where they are too many."""
+    by_pool = {pool.name: pool for pool in opened.cluster.cluster.pools}
+    for name, n in request.gained_by_pool.items():
+        if name in by_pool:
+            pool = by_pool[name]
+            n_devices = (pool.n_nodes + n) * pool.devices_per_node
+            if n_devices > most_devices:
+                what = "name fewer nodes"
+                raise too_much("devices", n_devices, most_devices, "gained_by_pool", what)
 
 
 def joined_trace(opened: Any, micro_batches: int) -> Data:

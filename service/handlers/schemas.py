@@ -178,6 +178,8 @@ class ReplanBody(PlanOf, TextBody, title="ReplanRequest"):
     plan over several pools numbers by pool, `old=1,new=2`, or host names."""
     gained: Count = 0
     """Nodes that joined."""
+    gained_by_pool: dict[str, Count] = {}
+    """The same by pool, in place of `gained`: of a plan over several pools."""
     via: Literal["checkpoint", "network"] = "checkpoint"
     """How the state moves; between the devices only with software that can."""
     time_limit_s: Limit = 0.0

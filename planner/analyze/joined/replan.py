@@ -1,20 +1,21 @@
-"""A running plan over several pools lost nodes: what now, and does moving pay?
+"""A running plan over several pools lost or gained nodes: what now, and does moving pay?
 
 As `planner.analyze.replan.replan` for one pool: the best plan on the nodes that are left is a full
 search over them; beside it stands the old layout with as many of its pipelines as they hold. Both
-stop training for a checkpoint: max(R, (W + K) N / B) + r. Left out: moving the state between
-devices, and nodes that join.
+stop training for a checkpoint: w + max(R, (W + K) N / B) + r. Left out: moving the state between
+devices.
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from costmodels.mixed.prices import fits
 from costmodels.run.goodput import best_interval_s, checkpoint_time_s, job_mtbf_s, saved_bytes
 from planner.analyze.joined.comparison import Side, side_of
-from planner.analyze.joined.nodes import LostNodes, lost_nodes
+from planner.analyze.joined.nodes import LostNodes, gained_nodes, lost_nodes
+from planner.analyze.replan.gained import Gained
 from planner.analyze.replan.replan import Via, crossing_s, open_options
 from planner.documents import LibraryAnswer
 from planner.errors import UsageError
@@ -35,6 +36,8 @@ class JoinedMove:
 
     checkpoint_bytes: float
     read_s: float
+    write_s: float
+    """To write one before a planned change; 0 after a loss."""
     redo_s: float
     """Expected work since the last checkpoint, done again."""
     restart_s: float
@@ -44,7 +47,7 @@ class JoinedMove:
     def to_json(self) -> dict[str, Any]:
         """Return the figures under their names, bytes as whole numbers."""
         data = {**asdict(self), "checkpoint_bytes": round(self.checkpoint_bytes)}
-        return {**data, "write_s": 0.0, "network_s": None, "via": "checkpoint"}
+        return {**data, "network_s": None, "via": "checkpoint"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class JoinedReplan(LibraryAnswer):
             "nodes": {
                 "before": sum(before for before, _ in nodes.values()),
                 "lost": list(self.lost.names),
-                "gained": 0,
+                "gained": sum(self.lost.gained.values()),
                 "after": sum(after for _, after in nodes.values()),
                 "pools": {name: {"before": x, "after": y} for name, (x, y) in nodes.items()},
             },
@@ -151,37 +154,33 @@ def replan_joined(
     execution: Execution,
     *,
     lost: int | Sequence[str],
-    gained: int = 0,
+    gained: Gained = 0,
     via: Via = "checkpoint",
 ) -> JoinedReplan:
-    """Return what to do with a running plan over several pools after nodes of some were lost.
+    """Return what to do with a running plan over several pools after some lost or gained nodes.
 
-    `lost` are numbers of nodes by pool (`old=1`), or host names. Raises `UsageError` for nodes
-    that are not there, for nodes that join, and for another way than a checkpoint.
+    `lost` are numbers of nodes by pool (`old=1`), or host names; `gained` numbers by pool. Raises
+    `UsageError` for nodes that are not there, and for another way than a checkpoint.
     """
     from planner.solver.solve import solve_again
 
-    if gained:
-        raise UsageError(
-            option("gained", str(gained)) + ": the plan uses several pools, and one of them grew",
-            "write the nodes into the cluster file, and planner solve "
-            + option("pools", "together"),
-            "gained",
-        )
+    joined = gained_nodes(opened.cluster, gained)
     if via != "checkpoint":
         raise UsageError(
             option("via", via) + ": not modelled over several pools",
             option("via", "checkpoint"),
             "via",
         )
-    gone = lost_nodes(opened.cluster, opened.saved, lost)
-    if not gone.by_pool:
-        raise UsageError("no node is lost", "for example " + option("lost", "old=1"), "lost")
+    gone = replace(lost_nodes(opened.cluster, opened.saved, lost), gained=joined)
+    if not gone.by_pool and not joined:
+        fix = "for example " + option("lost", "old=1") + ", or " + option("gained", "old=1")
+        raise UsageError("no node is lost or gained", fix, "lost")
     left = gone.left()
     options = open_options(opened.options)
     result = solve_again(opened.model, left, options, execution)
     best = best_of(result, opened.options.objective, runs=bool(opened.plan.runs_on))
     carried, reason = _carried_on(opened, left)
+    is_hit = _is_hit(opened, gone)
     old = side_of(opened.plan)
     found = side_of(best) if best else None
     new = found.axes if found else old.axes
@@ -194,9 +193,9 @@ def replan_joined(
         carry_on=carried,
         reason=reason,
         changes=tuple(changes),
-        move=_move(opened, best, left),
-        notes=(*_notes(lost), *passed_over(result, best)),
-        is_hit=_is_hit(opened, gone),
+        move=_move(opened, best, left, is_loss=is_hit),
+        notes=(*_notes(lost, is_hit), *passed_over(result, best)),
+        is_hit=is_hit,
     )
 
 
@@ -253,8 +252,13 @@ def _carried_on(opened: OpenedJoined, left: ClusterInput) -> tuple[JoinedPlan | 
     return records.record(fewer, priced, opened.plan.rank), text
 
 
-def _move(opened: OpenedJoined, best: Plan | JoinedPlan | None, left: ClusterInput) -> JoinedMove:
-    """Return what loading the last checkpoint takes, and the work that is done again."""
+def _move(
+    opened: OpenedJoined, best: Plan | JoinedPlan | None, left: ClusterInput, *, is_loss: bool
+) -> JoinedMove:
+    """Return what loading a checkpoint takes: the last one, with the work that is done again.
+
+    Where the old plan lost nothing the change is planned, and one is written before.
+    """
     used = {opened.joined.indices[i]: opened.mixed.n_devices(i) for i in opened.mixed.pools}
     operations = opened.cluster.operations
     first = operations[min(used)]
@@ -269,13 +273,17 @@ def _move(opened: OpenedJoined, best: Plan | JoinedPlan | None, left: ClusterInp
         n_readers = best.layout.n_devices
     share = n_readers if first.bandwidth_is_per_device else 1
     read_s = n_bytes / (first.checkpoint_bytes_per_s * share)
-    stop_s = max(first.restart_s, read_s) + redo_s
-    return JoinedMove(n_bytes, read_s, redo_s, first.restart_s, stop_s)
+    redo_s, write_s = (redo_s, 0.0) if is_loss else (0.0, write_s)
+    stop_s = write_s + max(first.restart_s, read_s) + redo_s
+    return JoinedMove(n_bytes, read_s, write_s, redo_s, first.restart_s, stop_s)
 
 
-def _notes(lost: int | Sequence[str]) -> list[str]:
+def _notes(lost: int | Sequence[str], is_hit: bool) -> list[str]:
     notes = ["the state moves through a checkpoint: between devices it is not modelled"]
     if not isinstance(lost, int) and any("=" in text for text in lost):
         notes.append("which nodes of a pool are lost is not said: the last in use are taken")
-    notes.append("work since the last checkpoint is half of the interval that loses least")
+    if is_hit:
+        notes.append("work since the last checkpoint is half of the interval that loses least")
+    else:
+        notes.append("the old layout runs on as it is: moving is planned, after a checkpoint")
     return notes

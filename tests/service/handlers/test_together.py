@@ -88,6 +88,20 @@ def test_tools_explain_it():
     assert moved["files"] or moved["refused"]
 
 
+def test_nodes_join_a_pool(answer):
+    asked = {"result": answer, "plan": "t1"}
+    found = call("replan", {**asked, "gained_by_pool": {"new": 1}})
+    assert found["nodes"]["pools"]["new"]["after"] == 2
+    for fields, message in (
+        ({"gained": 1, "gained_by_pool": {"new": 1}}, "two forms of one number"),
+        ({"gained_by_pool": {"new": 10**6}}, "devices"),
+        ({"gained": 1}, "one of them grew"),
+    ):
+        with pytest.raises(Refusal) as caught:
+            call("replan", {**asked, **fields}, RunningCall())
+        assert message in caught.value.detail
+
+
 def test_ranks_are_placed_by_pool(answer):
     able = next(x for x in answer["together"]["plans"] if x["runs_on"])
     asked = {"result": answer, "plan": f"t{able['rank']}", "with_text": True}

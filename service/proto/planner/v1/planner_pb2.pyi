@@ -262,7 +262,14 @@ class TraceRequest(_message.Message):
     def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., plan: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., micro_batches: _Optional[int] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
 class ReplanRequest(_message.Message):
-    __slots__ = ("solve", "evaluate", "result", "plan", "lost", "gained", "via", "time_limit_s", "with_text", "json", "delivery")
+    __slots__ = ("solve", "evaluate", "result", "plan", "lost", "gained", "via", "time_limit_s", "with_text", "gained_by_pool", "json", "delivery")
+    class GainedByPoolEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     SOLVE_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
@@ -272,6 +279,7 @@ class ReplanRequest(_message.Message):
     VIA_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     WITH_TEXT_FIELD_NUMBER: _ClassVar[int]
+    GAINED_BY_POOL_FIELD_NUMBER: _ClassVar[int]
     JSON_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     solve: SolveRequest
@@ -283,9 +291,10 @@ class ReplanRequest(_message.Message):
     via: str
     time_limit_s: float
     with_text: bool
+    gained_by_pool: _containers.ScalarMap[str, int]
     json: str
     delivery: Delivery
-    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., plan: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., lost: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., gained: _Optional[int] = ..., via: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., with_text: _Optional[bool] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
+    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., plan: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., lost: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., gained: _Optional[int] = ..., via: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., with_text: _Optional[bool] = ..., gained_by_pool: _Optional[_Mapping[str, int]] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
 class PlanOf(_message.Message):
     __slots__ = ("solve", "evaluate", "result", "plan")

@@ -9,6 +9,7 @@ import planner
 from costmodels.mixed.prices import fits
 from planner.analyze.joined.nodes import lost_nodes, lost_texts
 from planner.analyze.joined.replan import best_of, passed_over, replan_joined
+from planner.analyze.replan.gained import gained_of_text
 from planner.cli.commands.plans import ReplanArguments, run_replan
 from planner.errors import UsageError
 from planner.render.document import text_of
@@ -163,7 +164,7 @@ def test_unequal_shares_go_by_speed(opened):
         (("old=0",), "runs on 2 nodes of old"),
         (("old=x",), "runs on 2 nodes of old"),
         (("x7",), "no pool has a host 'x7'"),
-        ((), "no node is lost"),
+        ((), "no node is lost or gained"),
         (("old=2", "new=2"), "no node is left"),
         (("old=1", "old=2"), "pool old is named twice"),
         (("o1", "old=1"), "pool old is named twice"),
@@ -181,6 +182,46 @@ def test_a_pool_that_the_plan_does_not_use_has_no_nodes_to_lose(opened):
         lost_nodes(opened.cluster, saved, ("new=1",))
 
 
+def test_nodes_that_join_a_pool_are_planned_for(opened):
+    grown = replan_joined(opened, RUN, lost=(), gained={"new": 1})
+    assert grown.lost.nodes["new"] == (2, 3)
+    assert not grown.is_hit
+    assert grown.carry_on.plan_id
+    assert grown.reason == "as it was"
+    assert grown.carry_on_stop_s == 0.0
+    assert grown.move.redo_s == 0.0
+    assert grown.move.stop_s >= grown.move.restart_s + grown.move.write_s > grown.move.restart_s
+    assert grown.best.step_time_s <= grown.carry_on.step_time_s * (1 + 1e-9)
+    assert grown.to_json()["nodes"]["gained"] == 1
+    assert grown.to_json()["nodes"]["pools"]["new"] == {"before": 2, "after": 3}
+    text = " ".join(text_of(grown).split())
+    assert "new 2 -> 3" in text
+    assert "1 gained" in text
+    both = replan_joined(opened, RUN, lost=("old=1",), gained={"new": 1, "old": 1})
+    assert both.lost.nodes == {"new": (2, 3), "old": (2, 2)}
+    assert both.is_hit
+
+
+@pytest.mark.parametrize(
+    ("gained", "message"),
+    [
+        (1, "one of them grew"),
+        ({"cold": 1}, "no pool 'cold'"),
+        ({"old": 0}, "no number of nodes"),
+        ({}, "no node is lost or gained"),
+    ],
+)
+def test_nodes_that_join_are_named_by_pool(opened, gained, message):
+    with pytest.raises(UsageError, match=message):
+        replan_joined(opened, RUN, lost=(), gained=gained)
+
+
+@pytest.mark.parametrize("text", ["old", "old=x", "old=1,old=2", "1.5", "old=-1"])
+def test_texts_that_name_no_nodes_are_refused(text):
+    with pytest.raises(UsageError, match="gained"):
+        gained_of_text(text)
+
+
 def test_stops_of_equal_length_pay_at_once(moved):
     assert moved.verdict == "move"
     assert moved.move.stop_s == moved.carry_on_stop_s
@@ -192,8 +233,6 @@ def test_stops_of_equal_length_pay_at_once(moved):
 
 
 def test_what_is_not_modelled_is_refused_by_name(opened):
-    with pytest.raises(UsageError, match="one of them grew"):
-        replan_joined(opened, RUN, lost=(), gained=1)
     with pytest.raises(UsageError, match="not modelled over several pools"):
         replan_joined(opened, RUN, lost=("old=1",), via="network")
 
