@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from planner.render.answers.joined.rows import pipelines_text, same_or_none
 from planner.solver.answer.result import Result
 from planner.solver.together.pools import with_merged_pools
 from planner.solver.together.records import JoinedPlan, Together
+from planner.solver.together.words import pipelines_text, same_or_none
 from planner.specs.inputs import ClusterInput
 
 Facts = dict[str, Any]

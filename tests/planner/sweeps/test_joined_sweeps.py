@@ -7,7 +7,7 @@ import pytest
 
 import planner
 from planner.errors import PlannerError
-from planner.render.answers.joined.rows import pipelines_text
+from planner.solver.together.words import pipelines_text
 from tests.planner.solver.together.tiny import MODEL, NEW, OLD, PINS, cluster
 
 LINK = {"between": ["new", "old"], "bandwidth": "100 Gb/s"}

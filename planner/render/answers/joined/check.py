@@ -5,9 +5,9 @@ from planner.analyze.joined.standing import JoinedStanding
 from planner.documents import Blank, Paragraph, Part
 from planner.render.answers.check import change_parts, note_parts, refusal_parts, source_parts
 from planner.render.answers.joined.explanation import binding_parts, kind_parts, link_text
-from planner.render.answers.joined.rows import pipelines_text
 from planner.render.answers.together import counted, plan_words
 from planner.solver.answer.reasons import shown_layout
+from planner.solver.together.words import pipelines_text
 from planner.units import GIB, format_percent
 from searches.frameworks.registry import framework_rules
 

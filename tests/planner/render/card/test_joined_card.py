@@ -10,7 +10,6 @@ import pytest
 
 import planner
 from planner.cli.commands.plans import run_show
-from planner.render.answers.joined.rows import pipelines_text
 from planner.render.answers.plan_table import plans_csv
 from planner.render.card.html import card_html
 from planner.render.card.joined import TERM_KEYS, joined_card, joined_card_of, pools_drawing
@@ -18,6 +17,7 @@ from planner.render.card.markdown import card_markdown
 from planner.render.card.notebook import answer_html, answer_markdown
 from planner.render.card.text import card_lines
 from planner.solver.together.plans import TERMS
+from planner.solver.together.words import pipelines_text
 from tests.planner.solver.together.tiny import MODEL, OLD, PINS, cluster, pool
 
 
