@@ -84,6 +84,12 @@ def _reasons(plan: JoinedPlan, cluster: ClusterInput, framework: str) -> list[st
     return []
 
 
+def why_no_ranks(plan: JoinedPlan, cluster: ClusterInput) -> str:
+    """Return why a plan has no ranks on whole nodes of its pools; empty where it has."""
+    framework = plan.runs_on[0] if plan.runs_on else ""
+    return next(iter(_reasons(plan, cluster, framework)), "")
+
+
 def rank_pools(plan: JoinedPlan) -> list[str]:
     """Return the pool of each rank: stage by stage, or replica by replica with several kinds."""
     if len(plan.kinds) == 1:
@@ -136,11 +142,9 @@ def joined_placement(data: Mapping[str, Any], plan: JoinedPlan) -> JoinedPlaceme
     """
     inputs = data["inputs"]
     cluster = cluster_from_dict(inputs["cluster"])
-    framework = plan.runs_on[0] if plan.runs_on else ""
-    if reasons := _reasons(plan, cluster, framework):
-        raise UsageError(
-            f"plan t{plan.rank} has no ranks: {reasons[0]}", "planner show says more", "plan"
-        )
+    if why := why_no_ranks(plan, cluster):
+        message = f"plan t{plan.rank} has no ranks: {why}"
+        raise UsageError(message, "planner show says more", "plan")
     own = node_groups(plan, cluster)
     pools, node = [], 0
     for group in own:

@@ -2,8 +2,8 @@
 
 As `planner.analyze.replan.replan` for one pool: the best plan on the nodes that are left is a full
 search over them; beside it stands the old layout with as many of its pipelines as they hold. Both
-stop training for a checkpoint: w + max(R, (W + K) N / B) + r. Left out: moving the state between
-devices.
+stop training for a checkpoint, w + max(R, (W + K) N / B) + r, or while the state moves between the
+devices (`planner.analyze.joined.moving`).
 """
 
 import json
@@ -14,6 +14,7 @@ from typing import Any
 from costmodels.mixed.prices import fits
 from costmodels.run.goodput import best_interval_s, checkpoint_time_s, job_mtbf_s, saved_bytes
 from planner.analyze.joined.comparison import Side, side_of
+from planner.analyze.joined.moving import network_move
 from planner.analyze.joined.nodes import LostNodes, gained_nodes, lost_nodes
 from planner.analyze.replan.gained import Gained
 from planner.analyze.replan.replan import Via, crossing_s, open_options
@@ -32,7 +33,7 @@ from planner.specs.inputs import ClusterInput
 
 @dataclass(frozen=True, slots=True)
 class JoinedMove:
-    """What it takes to get from the running plan to another one, through a checkpoint; seconds."""
+    """What it takes to get from the running plan to another one; seconds."""
 
     checkpoint_bytes: float
     read_s: float
@@ -43,11 +44,17 @@ class JoinedMove:
     restart_s: float
     stop_s: float
     """How long training stops, work done again included."""
+    network_s: float | None = None
+    """Between the devices; None where it is not known, or what they hold is not all."""
+    total_bytes: float | None = None
+    """That devices lack."""
+    via: Via = "checkpoint"
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures under their names, bytes as whole numbers."""
-        data = {**asdict(self), "checkpoint_bytes": round(self.checkpoint_bytes)}
-        return {**data, "network_s": None, "via": "checkpoint"}
+        total = None if self.total_bytes is None else round(self.total_bytes)
+        checkpoint = round(self.checkpoint_bytes)
+        return {**asdict(self), "checkpoint_bytes": checkpoint, "total_bytes": total}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +74,9 @@ class JoinedReplan(LibraryAnswer):
     changes: tuple[tuple[str, str, str], ...]
     """What differs between the old plan and the best: axis, old, new."""
     move: JoinedMove
-    """To either: both load the same checkpoint."""
+    """To the best plan."""
+    carry_move: JoinedMove
+    """To the old layout with fewer pipelines: through the same checkpoint, or the network."""
     notes: tuple[str, ...]
     is_hit: bool
     """Whether the old plan ran on one of the lost nodes; else it runs on as it is."""
@@ -75,7 +84,7 @@ class JoinedReplan(LibraryAnswer):
     @property
     def carry_on_stop_s(self) -> float:
         """How long carrying on stops training."""
-        return self.move.stop_s if self.is_hit else 0.0
+        return self.carry_move.stop_s if self.is_hit else 0.0
 
     @property
     def break_even_s(self) -> float | None:
@@ -127,7 +136,7 @@ class JoinedReplan(LibraryAnswer):
             "carry_on": {
                 "plan": None,
                 "reason": self.reason,
-                "move": {**self.move.to_json(), "stop_s": self.carry_on_stop_s}
+                "move": {**self.carry_move.to_json(), "stop_s": self.carry_on_stop_s}
                 if carried
                 else None,
                 "nearest": None,
@@ -160,17 +169,12 @@ def replan_joined(
     """Return what to do with a running plan over several pools after some lost or gained nodes.
 
     `lost` are numbers of nodes by pool (`old=1`), or host names; `gained` numbers by pool. Raises
-    `UsageError` for nodes that are not there, and for another way than a checkpoint.
+    `UsageError` for nodes that are not there. Where what moves between the devices is not known
+    (`planner.analyze.joined.moving`) a note says why, and the state goes through a checkpoint.
     """
     from planner.solver.solve import solve_again
 
     joined = gained_nodes(opened.cluster, gained)
-    if via != "checkpoint":
-        raise UsageError(
-            option("via", via) + ": not modelled over several pools",
-            option("via", "checkpoint"),
-            "via",
-        )
     gone = replace(lost_nodes(opened.cluster, opened.saved, lost), gained=joined)
     if not gone.by_pool and not joined:
         fix = "for example " + option("lost", "old=1") + ", or " + option("gained", "old=1")
@@ -181,6 +185,9 @@ def replan_joined(
     best = best_of(result, opened.options.objective, runs=bool(opened.plan.runs_on))
     carried, reason = _carried_on(opened, left)
     is_hit = _is_hit(opened, gone)
+    move = _move(opened, best, left, is_loss=is_hit)
+    moves = [_through(opened, gone, left, x, move, via) for x in (best, carried)]
+    unknown = [f"{text}: through a checkpoint" for _, text in moves if text and via == "network"]
     old = side_of(opened.plan)
     found = side_of(best) if best else None
     new = found.axes if found else old.axes
@@ -193,10 +200,34 @@ def replan_joined(
         carry_on=carried,
         reason=reason,
         changes=tuple(changes),
-        move=_move(opened, best, left, is_loss=is_hit),
-        notes=(*_notes(lost, is_hit), *passed_over(result, best)),
+        move=moves[0][0],
+        carry_move=moves[1][0],
+        notes=(*_notes(lost, is_hit), *dict.fromkeys(unknown), *passed_over(result, best)),
         is_hit=is_hit,
     )
+
+
+def _through(
+    opened: OpenedJoined,
+    gone: LostNodes,
+    left: ClusterInput,
+    target: Plan | JoinedPlan | None,
+    move: JoinedMove,
+    via: Via,
+) -> tuple[JoinedMove, str]:
+    """Return a move with what it takes between the devices, and why that is not known."""
+    if target is None:
+        return move, ""
+    found = network_move(opened, gone, left, target)
+    if isinstance(found, str):
+        return move, f"what moves between the devices is not known: {found}"
+    more = replace(move, network_s=found.network_s, total_bytes=found.total_bytes)
+    if found.network_s is None:
+        return more, "what the lost nodes held is nowhere else"
+    if via == "checkpoint":
+        return more, ""
+    stop_s = max(move.restart_s, found.network_s)
+    return replace(more, write_s=0.0, redo_s=0.0, stop_s=stop_s, via="network"), ""
 
 
 def _is_hit(opened: OpenedJoined, gone: LostNodes) -> bool:
@@ -279,7 +310,7 @@ def _move(
 
 
 def _notes(lost: int | Sequence[str], is_hit: bool) -> list[str]:
-    notes = ["the state moves through a checkpoint: between devices it is not modelled"]
+    notes = []
     if not isinstance(lost, int) and any("=" in text for text in lost):
         notes.append("which nodes of a pool are lost is not said: the last in use are taken")
     if is_hit:

@@ -42,7 +42,12 @@ def joined_replan_document(replan: JoinedReplan) -> list[Part]:
         f"checkpoint read in {format_time(move.read_s)}",
         *([f"{format_time(move.redo_s)} of work done again"] * bool(move.redo_s)),
     ]
-    text = f"{', '.join(parts_of_stop)}: stops {format_time(move.stop_s)}"
+    if move.via == "network":
+        parts_of_stop = [f"restart {format_time(move.restart_s)}"]
+    if move.network_s is not None:
+        parts_of_stop.append(f"between the devices {format_time(move.network_s)} at most")
+    way = "the network" if move.via == "network" else "a checkpoint"
+    text = f"{', '.join(parts_of_stop)}: stops {format_time(move.stop_s)} (through {way})"
     parts += [Blank(), Paragraph(text, label="moving:", indent=4)]
     notes = (*replan.notes, *replan.result.notes)
     return parts + [Paragraph(note, label="note:", indent=4) for note in notes]

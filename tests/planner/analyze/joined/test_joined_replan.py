@@ -7,9 +7,12 @@ import pytest
 
 import planner
 from costmodels.mixed.prices import fits
-from planner.analyze.joined.nodes import lost_nodes, lost_texts
+from planner.analyze.joined.moving import network_move
+from planner.analyze.joined.nodes import LostNodes, lost_nodes, lost_texts
 from planner.analyze.joined.replan import best_of, passed_over, replan_joined
+from planner.analyze.joined_files import layout_of, rank_pools
 from planner.analyze.replan.gained import gained_of_text
+from planner.analyze.replan.resharding import holdings
 from planner.cli.commands.plans import ReplanArguments, run_replan
 from planner.errors import UsageError
 from planner.render.document import text_of
@@ -232,9 +235,47 @@ def test_stops_of_equal_length_pay_at_once(moved):
     assert "for more than" in " ".join(text_of(later).split())
 
 
-def test_what_is_not_modelled_is_refused_by_name(opened):
-    with pytest.raises(UsageError, match="not modelled over several pools"):
-        replan_joined(opened, RUN, lost=("old=1",), via="network")
+def test_a_plan_that_stays_moves_nothing(opened):
+    gone = LostNodes({}, opened.cluster, {"new": 1})
+    found = network_move(opened, gone, gone.left(), opened.plan)
+    assert found.total_bytes == 0.0
+    assert found.network_s == 0.0
+
+
+def test_devices_that_join_lack_what_their_ranks_hold(opened):
+    """Of a plan on nodes that all are new every byte moves."""
+    gone = LostNodes({}, opened.cluster, {"new": 2, "old": 2})
+    left = gone.left()
+    layout = layout_of(opened.plan, opened.model)
+    job = opened.joined.problems[0].job
+    held = holdings(layout, opened.model.shape, job.seq_len)
+    each = job.recipe.param_bytes, job.recipe.state_bytes
+    lost = LostNodes({"new": frozenset((0, 1))}, opened.cluster, {"new": 2})
+    moved = network_move(opened, lost, left, opened.plan)
+    pools = rank_pools(opened.plan)
+    own = [n for n, pool in zip(held.bytes_held(*each), pools, strict=True) if pool == "new"]
+    assert moved.total_bytes == pytest.approx(sum(own))
+    assert moved.max_bytes == pytest.approx(max(own))
+
+
+def test_the_network_moves_what_the_nodes_left_hold(opened):
+    grown = replan_joined(opened, RUN, lost=(), gained={"new": 1}, via="network")
+    assert grown.move.via == "network"
+    assert grown.move.stop_s == max(grown.move.restart_s, grown.move.network_s)
+    assert "(through the network)" in " ".join(text_of(grown).split())
+    lost = replan_joined(opened, RUN, lost=("old=1",), via="network")
+    if lost.move.network_s is None:  # ZeRO keeps pieces of the optimizer on one device alone
+        assert lost.move.via == "checkpoint"
+        assert any("nowhere else" in note for note in lost.notes)
+    else:
+        assert lost.move.via == "network"
+
+
+def test_plans_without_ranks_go_through_a_checkpoint(opened):
+    plan = replace(opened.plan, missing=("unequal shares",), runs_on=())
+    gone = LostNodes({}, opened.cluster, {"new": 1})
+    found = network_move(replace(opened, plan=plan), gone, gone.left(), opened.plan)
+    assert found == "plan t1: no framework has unequal shares"
 
 
 def test_hosts_and_numbers_are_read():
