@@ -83,23 +83,27 @@ def sharded_files(
     return files
 
 
+def kind_layout(plan: JoinedPlan, kind: JoinedKind, framework: str) -> Layout:
+    """Return the layout of a plan whose replicas are all as those of one kind."""
+    stage = kind.stages[0]
+    degrees = ReplicaDegrees(plan.shard, stage.tp, stage.cp)
+    return replica_layout(
+        ReplicaKey(degrees, kind.mbs, stage.recompute),
+        stage.layers,
+        n_replicas=sum(x.n_pipelines for x in plan.kinds) // plan.shard,
+        n_micro=kind.n_micro,
+        sp=sequence_parallel(framework),
+    )
+
+
 def _parts(plan: JoinedPlan, model: ModelInput, framework: str, per_node: int) -> list[_Part]:
     """Return the kinds of replicas with what each runs, in the order of ranks."""
     several = len({kind.pools for kind in plan.kinds}) < len(plan.kinds)
-    n_ranks = sum(kind.n_pipelines for kind in plan.kinds)
     sizes = [kind.n_pipelines * kind.stages[0].tp * kind.stages[0].cp for kind in plan.kinds]
     ends = list(accumulate(size // per_node for size in sizes))
     parts = []
     for kind, start, end in zip(plan.kinds, [0, *ends], ends, strict=False):
-        stage = kind.stages[0]
-        degrees = ReplicaDegrees(plan.shard, stage.tp, stage.cp)
-        layout = replica_layout(
-            ReplicaKey(degrees, kind.mbs, stage.recompute),
-            stage.layers,
-            n_replicas=n_ranks // plan.shard,
-            n_micro=kind.n_micro,
-            sp=sequence_parallel(framework),
-        )
+        layout = kind_layout(plan, kind, framework)
         # As many steps as the job has, whatever the batch of one kind would make of its tokens.
         job = replace(model.job, global_batch=layout.gbs)
         if job.tokens:

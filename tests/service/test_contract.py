@@ -448,6 +448,7 @@ ASKED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"evaluate": {**JOB, "pins": PINS}, "hosts": "n7"},
         ("place", "result.json#1", "--hosts", "n7"),
     ),
+    "trace": ({"evaluate": {**JOB, "pins": PINS}, "micro_batches": 2}, ()),
     "diff": (
         {"a": {"evaluate": {**JOB, "pins": PINS}}, "b": {"evaluate": {**JOB, "pins": {"tp": 4}}}},
         ("diff", "result.json#1", "other.json#1"),

@@ -13,6 +13,15 @@ from planner.solver.answer.result import Plan, Result
 from planner.solver.execution import Stop
 from planner.solver.options import SolveOptions
 from planner.solver.recipes import one_recipe
+from planner.solver.together.limits import (
+    fewer_devices_count,
+    impossible_limits,
+    keeps,
+    limits_json,
+    nearest_limits,
+    smaller_problems,
+    trimmed_plans,
+)
 from planner.solver.together.link_worth import Edge, pays_from_bytes_per_s
 from planner.solver.together.plans import PlanRecords, with_one_recompute
 from planner.solver.together.pools import MergedCluster, joinable_pools, with_merged_pools
@@ -39,8 +48,8 @@ StopAt = Callable[[float], Stop | None]
 """What ends a search after a share of the time limit; None without a limit."""
 MAIN_SHARE, GRIDS_SHARE = 0.7, 0.8
 """Shares of the time limit after which the search over all pools, and that for grids, are done."""
-Alone = Callable[[int], Result]
-"""The answer on one pool of the cluster alone, by its place."""
+Alone = Callable[[int], Plan | None]
+"""The best plan on one pool of the cluster alone, by its place; None where nothing fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +70,13 @@ class Joining:
         options: SolveOptions,
         solve_alone: Alone,
         stop_at: StopAt,
+        *,
+        has_links: bool = True,
     ) -> Result:
-        """Return a result on the pools with what one job over several of them reaches."""
+        """Return a result on the pools with what one job over several of them reaches.
+
+        `has_links` also from which bandwidth on links between places pay, which takes searches.
+        """
         cluster = self.cluster
         model = one_recipe(model, options, "one job over several pools runs in one")
         joinable = joinable_pools(model, cluster, options)
@@ -77,20 +91,21 @@ class Joining:
             complete=True,
             worth=(),
             links=(),
+            objective=options.objective,
+            limits=limits_json(options.limits),
         )
         if len(joinable.indices) < 2:
             names = [pool.name for pool in cluster.cluster.pools]
             left = [name for name in names if name not in joinable.alone]
             return replace(result, together=replace(blank, alone=_alone(blank, left)))
-        first = _best_alone(result, cluster, options, solve_alone)
+        first = _best_alone(cluster, solve_alone)
         if is_sharded(options):
             job = sharded_job(model, cluster, options, joinable.indices)
-            together = ShardedWork(job, model, cluster, options).together(
-                blank, first, stop_at(SHARDED_SHARE)
-            )
-            return _with(result, together)
+            sharded = ShardedWork(job, model, cluster, options, has_links)
+            return _with(result, sharded.together(blank, first, stop_at(SHARDED_SHARE)))
         joined = joined_problem(model, cluster, options, joinable.indices)
-        work = _Work(joined, PlanRecords(model, cluster, joined), options, stop_at)
+        records = PlanRecords(model, cluster, joined, options.calibration)
+        work = _Work(joined, records, options, stop_at, has_links)
         together = work.together(blank, first, cluster)
         return _with(result, together)
 
@@ -127,20 +142,14 @@ def _alone(together: Together, left: Sequence[str]) -> Mapping[str, str]:
     return {**together.alone, **dict.fromkeys(left, reason)}
 
 
-def _best_alone(
-    result: Result, cluster: ClusterInput, options: SolveOptions, solve_alone: Alone
-) -> dict[str, Plan | None]:
+def _best_alone(cluster: ClusterInput, solve_alone: Alone) -> dict[str, Plan | None]:
     """Return the best plan on each pool alone, by its name; None where nothing fits."""
     best: dict[str, Plan | None] = {}
-    for i, (pool, source) in enumerate(zip(cluster.cluster.pools, cluster.sources, strict=True)):
-        names = {pool.name, *(other.pool.name for other in source.others)}
-        plans = [plan for plan in result.plans if plan.pool in names]
-        if not plans:
-            try:
-                plans = list(solve_alone(i).plans)
-            except SearchError:  # the pool cannot run the job; notes of the result say why
-                plans = []
-        best[pool.name] = min(plans, key=lambda x: value_of(x, options.objective), default=None)
+    for i, pool in enumerate(cluster.cluster.pools):
+        try:
+            best[pool.name] = solve_alone(i)
+        except SearchError:  # the pool cannot run the job; notes of the result say why
+            best[pool.name] = None
     return best
 
 
@@ -152,6 +161,7 @@ class _Work:
     records: PlanRecords
     options: SolveOptions
     stop_at: StopAt
+    has_links: bool
 
     @property
     def mixed_options(self) -> MixedOptions:
@@ -177,30 +187,40 @@ class _Work:
         answer = self.search(self.joined.mixed, MAIN_SHARE)
         grids = self._grids()
         without = [self.without(i) for i in range(n_pools)] if n_pools > 2 else []
-        found = self._listed([answer, *grids, *without])
-        records = sorted(
+        smaller = self._smaller()
+        answers = [answer, *grids, *without, *smaller]
+        found = self._listed([plan for x in answers for plan in x.plans])
+        every = sorted(
             (self.records.record(plan, priced, 1) for plan, priced in found),
             key=lambda x: (value_of(x, goal), x.step_time_s, len(x.kinds), x.n_devices),
         )
+        limits = self.options.limits
+        records = [x for x in every if keeps(x, limits)]
         plans = [replace(x, rank=rank) for rank, x in enumerate(records, 1)]
         values = {name: value_of(x, goal) if x else math.inf for name, x in alone.items()}
         pays = bool(plans) and value_of(plans[0], goal) < min(values.values())
         bound_s = min(x.bound_s for x in (answer, *without))
         fastest_s = min((x.step_time_s for x in plans), default=math.inf)
-        is_bound = bool(plans) and math.isfinite(bound_s)
+        is_bound = math.isfinite(bound_s)  # else nothing fits, on one of the pools or several
+        job = self.joined.problems[0].job
         names = tuple(pool.name for pool in self.joined.mixed.pools)
         used = set(plans[0].devices) if pays else {min(values, key=lambda x: (values[x], x))}
-        complete = not any(x.stopped for x in (answer, *without))
+        complete = not any(x.stopped for x in (answer, *without, *smaller))
         return replace(
             blank,
             joined=names,
             pays=pays,
             plans=shown(plans, self.options.top),
             bound_s=bound_s if is_bound else None,
-            gap=max(0.0, 1.0 - bound_s / fastest_s) if is_bound else None,
+            gap=max(0.0, 1.0 - bound_s / fastest_s) if is_bound and plans else None,
             complete=complete,
+            n_missed=len(every) - len(records),
+            nearest=nearest_limits(every, limits),
+            cannot=tuple(impossible_limits(limits, bound_s, job)) if is_bound else (),
             worth=tuple(pool_worth(name, alone, records, used) for name in names),
-            links=self._links(cluster, found, alone) if complete else (),
+            links=self._links(cluster, found, alone)
+            if self.has_links and complete and not limits.any
+            else (),
         )
 
     def _grids(self) -> list[MixedAnswer]:
@@ -210,10 +230,17 @@ class _Work:
         grids = MixedOptions(is_uniform=True, is_bounded=False, n_best=N_GRIDS)
         return [search_mixed(self.joined.mixed, grids, self.stop_at(GRIDS_SHARE))]
 
-    def _listed(self, answers: Sequence[MixedAnswer]) -> list[tuple[MixedPlan, MixedPrice]]:
+    def _smaller(self) -> list[MixedAnswer]:
+        """Return plans on fewer nodes of a pool, where money or energy decide between plans."""
+        if not fewer_devices_count(self.options):
+            return []
+        return [self.search(x, GRIDS_SHARE) for x in smaller_problems(self.joined.mixed)]
+
+    def _listed(self, plans: Sequence[MixedPlan]) -> list[tuple[MixedPlan, MixedPrice]]:
         """Return the plans over several pools, with those that a framework runs among them."""
-        plans = [plan for answer in answers for plan in answer.plans]
-        plans += [with_one_recompute(plan) for plan in plans if plan.is_uniform]
+        if fewer_devices_count(self.options):
+            plans = [*plans, *trimmed_plans(plans, self.joined.mixed)]
+        plans = [*plans, *(with_one_recompute(plan) for plan in plans if plan.is_uniform)]
         listed: dict[MixedPlan, MixedPrice] = {}
         for plan in plans:
             if len(plan.pools) > 1 and plan not in listed:

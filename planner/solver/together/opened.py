@@ -90,7 +90,9 @@ def open_joined(data: Mapping[str, Any], plan: JoinedPlan, source: str) -> Opene
         priced = joined.price(mixed)
     except (KeyError, IndexError, ZeroDivisionError):
         raise wrong from None
-    again = PlanRecords(read, cluster, joined).record(mixed, priced, plan.rank)
+    again = PlanRecords(read, cluster, joined, options.calibration).record(
+        mixed, priced, plan.rank
+    )
     if again.plan_id != plan.plan_id:
         raise wrong
     return OpenedJoined(

@@ -1,6 +1,7 @@
 """What a plan over several pools costs beside its step: goodput, dollars, energy."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 
 from costmodels.problem import Problem
@@ -15,9 +16,43 @@ from costmodels.run.goodput import (
 from hardware.pool_links import link_between
 from planner.solver.together.records import JoinedLink
 from planner.specs.inputs import ClusterInput
+from planner.specs.search.objectives import useful_tokens
 
 Used = Mapping[int, int]
 """Devices in use by the place of their pool in the cluster."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCosts:
+    """What `JoinedPlan` says of a run under the same names."""
+
+    goodput_frac: float
+    usd_per_million_tokens: float | None
+    energy_j_per_token: float | None
+    expected_s: float | None
+    cost_usd: float | None
+
+
+def run_costs(
+    cluster: ClusterInput,
+    used: Used,
+    problem: Problem,
+    links: Sequence[JoinedLink],
+    step_s: float,
+) -> RunCosts:
+    """Return what a run of steps of so many seconds costs, failures of all pools included."""
+    job = problem.job
+    tokens = useful_tokens(job)
+    share = joined_goodput(cluster, used, problem)
+    wall_s = step_s / share if share else inf
+    usd = usd_per_million_tokens(cluster, used, links, wall_s, tokens)
+    return RunCosts(
+        goodput_frac=share,
+        usd_per_million_tokens=usd,
+        energy_j_per_token=energy_j_per_token(cluster, used, wall_s, tokens),
+        expected_s=wall_s * job.tokens / tokens if job.tokens and share else None,
+        cost_usd=None if usd is None or not job.tokens else usd * job.tokens * 1e-6,
+    )
 
 
 def joined_links(

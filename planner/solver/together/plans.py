@@ -1,17 +1,14 @@
 """Mixed plans as answers hold them, with what runs them and what they cost."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import KindPrice, MixedPrice
-from planner.solver.together.plan_costs import (
-    energy_j_per_token,
-    joined_goodput,
-    joined_links,
-    usd_per_million_tokens,
-)
+from planner.solver.calibration.file import Calibration
+from planner.solver.calibration.intervals import interval_of_several_pools
+from planner.solver.together.plan_costs import joined_links, run_costs
 from planner.solver.together.problems import RUNNER, JoinedProblem
 from planner.solver.together.records import JoinedKind, JoinedPlan, JoinedStage
 from planner.specs.identity import PlanIds
@@ -50,6 +47,12 @@ def with_one_recompute(plan: MixedPlan) -> MixedPlan:
     return replace(plan, kinds=kinds)
 
 
+def _network_frac(priced: MixedPrice) -> float:
+    """Return the share of messages and exchanges in the step of the slowest pipelines."""
+    slowest = max(priced.kinds, key=lambda x: x.step_s)
+    return (slowest.messages_s + slowest.sync_s + slowest.exchange_s) / slowest.step_s
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRecords:
     """Makes the records of one answer's plans."""
@@ -57,6 +60,7 @@ class PlanRecords:
     model: ModelInput
     cluster: ClusterInput
     joined: JoinedProblem
+    calibration: Calibration
 
     def record(self, plan: MixedPlan, priced: MixedPrice, rank: int) -> JoinedPlan:
         """Return a priced plan as an answer holds it."""
@@ -67,26 +71,27 @@ class PlanRecords:
         )
         links = joined_links(self.cluster, self.joined.indices, priced.crossing_bytes)
         missing = missing_features(plan)
-        tokens = self.joined.problems[0].job.tokens_per_step
-        used = self._used(plan)
-        share = joined_goodput(self.cluster, used, self.joined.problems[0])
-        wall_s = priced.step_s / share if share else float("inf")
+        job = self.joined.problems[0].job
+        costs = run_costs(
+            self.cluster, self._used(plan), self.joined.problems[0], links, priced.step_s
+        )
+        low, high = interval_of_several_pools(
+            self.joined.problems[0], _network_frac(priced), self.calibration
+        )
         return JoinedPlan(
             rank=rank,
             plan_id=self._plan_id(kinds, plan.zero),
             step_time_s=priced.step_s,
-            tokens_per_s=tokens / priced.step_s,
+            step_time_p10_s=priced.step_s * low,
+            step_time_p90_s=priced.step_s * high,
+            tokens_per_s=job.tokens_per_step / priced.step_s,
             zero=plan.zero,
             devices=n_devices,
             kinds=kinds,
             links=links,
             runs_on=() if missing else (RUNNER,),
             missing=missing,
-            goodput_frac=share,
-            usd_per_million_tokens=usd_per_million_tokens(
-                self.cluster, used, links, wall_s, tokens
-            ),
-            energy_j_per_token=energy_j_per_token(self.cluster, used, wall_s, tokens),
+            **asdict(costs),
         )
 
     def _kind(self, kind: PipelineKind, priced: KindPrice) -> JoinedKind:

@@ -59,9 +59,6 @@ def check_together(options: SolveOptions) -> None:
         raise UsageError(
             asked + " is not ranked by " + options.objective, f"one of {', '.join(OBJECTIVES)}"
         )
-    if options.is_limited:
-        name = "deadline" if options.deadline_s is not None else "step-limit"
-        raise UsageError(asked + " keeps no " + option(name), "leave it out")
     named = {*options.pins, *options.only, *options.at_most} - {*NUMERICS}
     axes = SHARDED_AXES if is_sharded(options) else AXES
     strange = sorted(named - {*axes})

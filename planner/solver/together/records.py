@@ -1,7 +1,7 @@
 """What an answer says of one job over several pools. Seconds, bytes, US dollars, fractions."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from planner.documents import LibraryAnswer
@@ -77,6 +77,9 @@ class JoinedPlan(LibraryAnswer):
     rank: int
     plan_id: str
     step_time_s: float
+    step_time_p10_s: float
+    step_time_p90_s: float
+    """Of the 80 % interval of jobs that resemble nothing measured."""
     tokens_per_s: float
     zero: int
     devices: Mapping[str, int]
@@ -91,6 +94,10 @@ class JoinedPlan(LibraryAnswer):
     usd_per_million_tokens: float | None
     """With traffic; None where a pool in use states no price."""
     energy_j_per_token: float | None
+    expected_s: float | None
+    """Wall-clock time of the run, failures of all pools in use included; None without tokens."""
+    cost_usd: float | None
+    """Of the run, with traffic; None without its tokens or a price of a pool in use."""
     shard: int = 1
     """Pipelines that share weights, gradients and optimizer as one replica (ZeRO 3); 1 where each
     holds its own."""
@@ -156,6 +163,16 @@ class Together(LibraryAnswer):
     complete: bool
     worth: tuple[PoolWorth, ...]
     links: tuple[LinkWorth, ...]
+    objective: str = "step_time"
+    """What `plans` are ranked by."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """What they keep: `deadline_s`, `step_limit_s`, `budget_usd`."""
+    n_missed: int = 0
+    """Plans that were found, fit, and do not keep the limits."""
+    nearest: Mapping[str, float] = field(default_factory=dict)
+    """By limit that no plan found keeps: the least value that one does, other limits aside."""
+    cannot: tuple[str, ...] = ()
+    """Limits that the bound proves no plan over the joined pools to keep."""
 
     @property
     def proven(self) -> bool:
@@ -177,6 +194,7 @@ class Together(LibraryAnswer):
                 "joined": tuple(data["joined"]),
                 "merged": {name: tuple(x) for name, x in data["merged"].items()},
                 "plans": tuple(_plan(x) for x in data["plans"]),
+                "cannot": tuple(data["cannot"]),
                 "worth": tuple(PoolWorth(**x) for x in data["worth"]),
                 "links": tuple(
                     LinkWorth(**{**x, "between": tuple(x["between"])}) for x in data["links"]
@@ -200,7 +218,7 @@ def _without_shard(plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _own(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: data[field.name] for field in fields(kind)}
+    return {one.name: data[one.name] for one in fields(kind)}
 
 
 def _plain(value: Any) -> Any:

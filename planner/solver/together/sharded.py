@@ -1,23 +1,26 @@
 """The answer for sharded replicas over several pools, beside the plans on each pool alone."""
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from costmodels.mixed.sharded_plans import ReplicaKind, ShardedPlan
 from costmodels.mixed.sharded_prices import ReplicaPrice, ShardedPrice, sharded_price
 from costmodels.mixed.sharded_tables import ShardedProblem
 from planner.solver.answer.result import Plan
+from planner.solver.calibration.intervals import interval_of_several_pools
 from planner.solver.execution import Stop
 from planner.solver.options import SolveOptions
-from planner.solver.together.link_worth import HALVINGS, NARROWER, ROUNDS, WIDEST, Edge
-from planner.solver.together.plan_costs import (
-    energy_j_per_token,
-    joined_goodput,
-    joined_links,
-    usd_per_million_tokens,
+from planner.solver.together.limits import (
+    SEARCHED_FRACTION,
+    fewer_devices_count,
+    impossible_limits,
+    keeps,
+    nearest_limits,
 )
+from planner.solver.together.link_worth import HALVINGS, NARROWER, ROUNDS, WIDEST, Edge
+from planner.solver.together.plan_costs import joined_links, run_costs
 from planner.solver.together.ranking import pool_worth, shown, value_of
 from planner.solver.together.records import (
     NARROWEST,
@@ -31,7 +34,7 @@ from planner.solver.together.records import (
 from planner.solver.together.sharded_job import ShardedJob
 from planner.specs.identity import PlanIds
 from planner.specs.inputs import ClusterInput, ModelInput
-from searches.sharded_replicas import search_sharded
+from searches.sharded_replicas import ShardedAnswer, search_sharded
 
 SHARDED_SHARE = 0.9
 """Share of the time limit after which the search is done."""
@@ -47,6 +50,8 @@ class ShardedWork:
     model: ModelInput
     cluster: ClusterInput
     options: SolveOptions
+    has_links: bool = True
+    """Whether it is asked from which bandwidth on links pay, which takes searches."""
 
     def together(
         self, blank: Together, alone: Mapping[str, Plan | None], stop: Stop | None
@@ -55,29 +60,48 @@ class ShardedWork:
         goal = self.options.objective
         n_best = max(self.options.top, LEAST_LISTED)
         answer = search_sharded(self.job.sharded, n_best, stop)
-        records = sorted(
-            map(self.record, answer.plans, answer.prices),
+        found = dict(zip(answer.plans, answer.prices, strict=True))
+        smaller = self._smaller(n_best, stop)
+        found |= {plan: sharded_price(plan, self.job.sharded) for x in smaller for plan in x.plans}
+        every = sorted(
+            (self.record(plan, priced) for plan, priced in found.items()),
             key=lambda x: (value_of(x, goal), x.step_time_s, len(x.kinds), x.n_devices),
         )
+        limits = self.options.limits
+        records = [x for x in every if keeps(x, limits)]
         plans = [replace(x, rank=rank) for rank, x in enumerate(records, 1)]
         values = {name: value_of(x, goal) if x else math.inf for name, x in alone.items()}
         pays = bool(plans) and value_of(plans[0], goal) < min(values.values())
         used = set(plans[0].devices) if pays else {min(values, key=lambda x: (values[x], x))}
         names = tuple(pool.name for pool in self.job.sharded.pools)
         # Every plan of the family is looked at: the fastest is its own bound.
-        fastest_s = min((x.step_time_s for x in plans), default=None)
-        is_proven = fastest_s is not None and not answer.stopped
+        bound_s = min((x.step_time_s for x in every), default=math.inf)
+        fastest_s = min((x.step_time_s for x in plans), default=math.inf)
+        complete = not any(x.stopped for x in (answer, *smaller))
+        is_bound = bool(every) and not answer.stopped
+        job = self.job.problems[0].job
         return replace(
             blank,
             joined=names,
             pays=pays,
             plans=shown(plans, self.options.top),
-            bound_s=fastest_s if is_proven else None,
-            gap=0.0 if is_proven else None,
-            complete=not answer.stopped,
+            bound_s=bound_s if is_bound else None,
+            gap=max(0.0, 1.0 - bound_s / fastest_s) if is_bound and plans else None,
+            complete=complete,
+            n_missed=len(every) - len(records),
+            nearest=nearest_limits(every, limits),
+            cannot=tuple(impossible_limits(limits, bound_s, job)) if is_bound else (),
             worth=tuple(pool_worth(name, alone, records, used) for name in names),
-            links=() if answer.stopped else self._links(answer.plans, alone),
+            links=self._links(answer.plans, alone)
+            if self.has_links and complete and not limits.any
+            else (),
         )
+
+    def _smaller(self, n_best: int, stop: Stop | None) -> list[ShardedAnswer]:
+        """Return plans on fewer nodes of a pool, where money or energy decide between plans."""
+        if not fewer_devices_count(self.options):
+            return []
+        return [search_sharded(x, n_best, stop) for x in smaller_problems(self.job.sharded)]
 
     def record(self, plan: ShardedPlan, priced: ShardedPrice) -> JoinedPlan:
         """Return a priced plan as an answer holds it, without its rank."""
@@ -86,27 +110,26 @@ class ShardedWork:
             self._kind(plan, kind, its) for kind, its in zip(plan.kinds, priced.kinds, strict=True)
         )
         links = joined_links(self.cluster, self.job.indices, priced.crossing_bytes)
-        used, tokens = self.job.used(plan), problem.job.tokens_per_step
-        share = joined_goodput(self.cluster, used, problem)
-        wall_s = priced.step_s / share if share else math.inf
+        costs = run_costs(self.cluster, self.job.used(plan), problem, links, priced.step_s)
+        slowest = max(priced.kinds, key=lambda x: x.step_s)
+        network_frac = (slowest.sync_s + slowest.exchange_s) / slowest.step_s
+        low, high = interval_of_several_pools(problem, network_frac, self.options.calibration)
         pools = self.job.sharded.pools
         return JoinedPlan(
             rank=0,
             plan_id=self._plan_id(plan),
             step_time_s=priced.step_s,
-            tokens_per_s=tokens / priced.step_s,
+            step_time_p10_s=priced.step_s * low,
+            step_time_p90_s=priced.step_s * high,
+            tokens_per_s=problem.job.tokens_per_step / priced.step_s,
             zero=SHARDED_ZERO,
             devices={pools[i].name: plan.n_devices(i) for i in plan.pools},
             kinds=kinds,
             links=links,
             runs_on=(self.job.framework,),
             missing=(),
-            goodput_frac=share,
-            usd_per_million_tokens=usd_per_million_tokens(
-                self.cluster, used, links, wall_s, tokens
-            ),
-            energy_j_per_token=energy_j_per_token(self.cluster, used, wall_s, tokens),
             shard=plan.degrees.shard,
+            **asdict(costs),
         )
 
     def _kind(self, plan: ShardedPlan, kind: ReplicaKind, priced: ReplicaPrice) -> JoinedKind:
@@ -175,6 +198,16 @@ class ShardedWork:
                 least = pays_from_bytes_per_s(self.job.sharded, (a, b), plans, apart_s)
                 links.append(LinkWorth(link.pools, link.bytes_per_s, least))
         return tuple(links)
+
+
+def smaller_problems(problem: ShardedProblem) -> Iterator[ShardedProblem]:
+    """Yield a problem with fewer nodes of one of its pools: fewer devices may cost less."""
+    for i, pool in enumerate(problem.pools):
+        own = pool.problem.pool
+        if 0 < (n := math.ceil(own.n_nodes * SEARCHED_FRACTION)) < own.n_nodes:
+            fewer = replace(pool.problem, pool=replace(own, n_nodes=n))
+            some = (*problem.pools[:i], replace(pool, problem=fewer), *problem.pools[i + 1 :])
+            yield replace(problem, pools=some)
 
 
 def with_bandwidth(problem: ShardedProblem, edge: Edge, bytes_per_s: float) -> ShardedProblem:

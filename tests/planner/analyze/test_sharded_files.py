@@ -108,7 +108,7 @@ def test_the_start_finds_the_kind_of_a_node(written, tmp_path):
         stub.write_text(f'echo "{kind.pools[0]} $*"\n')
     placed = {
         node: group["pool"]
-        for group in joined_placement(data, plan)["groups"]
+        for group in joined_placement(data, plan).pools
         for node in range(group["nodes"][0], group["nodes"][1] + 1)
     }
     listed = [line.split()[1] for line in files["nodes.txt"].splitlines()]
@@ -117,6 +117,18 @@ def test_the_start_finds_the_kind_of_a_node(written, tmp_path):
         output = _started(tmp_path / script, node)
         assert output.stdout.startswith(name)
     assert _started(tmp_path / script, len(placed)).returncode == 1
+
+
+def test_replicas_are_placed_within_pools(written):
+    _, data, plan, _ = written
+    placed = joined_placement(data, plan)
+    (replica,) = (x for x in placed.placement.groups if x.name == "zero")
+    (every,) = (x for x in placed.placement.groups if x.name == "dp")
+    assert replica.tier != "between pools"
+    assert every.tier == "between pools"
+    starts = {pool["ranks"][0] for pool in placed.pools}
+    assert starts <= set(replica.ranks.min(axis=1).tolist())
+    assert replica.ranks.shape[1] == plan.shard * plan.kinds[0].stages[0].cp
 
 
 def _started(script, node):

@@ -79,6 +79,8 @@ def test_answers_about_plans_are_as_their_schemas_say() -> None:
         "compare": {"a": first, "b": second},
         "replan": {"plan": first, "gained": 1},
         "emit": {"plan": first},
+        "place": {"plan": first},
+        "trace": {"plan": first, "micro_batches": 1},
     }
     for name, arguments in calls.items():
         data = call_tool(name, arguments, desk)[1]

@@ -7,7 +7,6 @@ import pytest
 import planner
 from costmodels.mixed.tables import LinkFacts
 from planner.errors import SearchError, UsageError
-from planner.render.answers.joined.rows import pipelines_text
 from planner.render.answers.plan_table import plans_csv
 from planner.render.card.joined import joined_card
 from planner.render.document import text_of
@@ -15,6 +14,7 @@ from planner.solver.answer.result import Result
 from planner.solver.answer.result_store import joined_plan_of
 from planner.solver.together.opened import open_joined
 from planner.solver.together.sharded import pays_from_bytes_per_s, with_bandwidth
+from planner.solver.together.words import pipelines_text
 from searches.sharded_replicas import search_sharded
 from tests.costmodels.mixed.sharded_instances import instance
 from tests.planner.solver.together.tiny import MODEL, cluster, pool
