@@ -24,6 +24,7 @@ from searches.space import shards
 from searches.space.free_axes import free_axes
 from searches.space.shape_space import ShapeSpace, legal_shapes
 from searches.space.shards import make_shards
+from tests.repeats import examples
 from tests.searches import oracle
 from tests.searches.instances import (
     GB,
@@ -148,7 +149,7 @@ def test_a_faster_part_never_gives_a_slower_best_plan(faster, name):
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     name=st.sampled_from(VARIED),
     faster=st.sampled_from(FASTER),
