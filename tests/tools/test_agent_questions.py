@@ -200,6 +200,7 @@ def test_a_file_in_another_form_is_refused(content: Any, said: str, tmp_path: Pa
     assert "fix: " in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_script_takes_a_file_and_asks_over_stdio(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,4 +212,7 @@ def test_the_script_takes_a_file_and_asks_over_stdio(
     file.write_text(yaml.safe_dump(changed(checks=[{"path": "rules.length", "at_most": 0}])))
     assert main([str(file)]) == 1
     assert "WRONG  a" in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     assert main([str(tmp_path / "none.yaml")]) == 2
