@@ -100,6 +100,7 @@ PINNED = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", one_in(20, PINNED[::4]))
 def test_every_axis_pinned_to_the_value_of_the_best_gives_the_same_best(name):
     c = with_options(EVERY[name], bound=True, n_finalists=4)
