@@ -519,7 +519,9 @@ ASKED |= {
 LARGE = ("scale", "sweep")
 ANSWERED = [
     pytest.param(
-        name, marks=pytest.mark.service if name.startswith((*LARGE, "replan", "solve,")) else ()
+        name,
+        marks=[pytest.mark.service] * name.startswith((*LARGE, "replan", "solve,"))
+        + [pytest.mark.slow] * (name in ("diff", "check")),
     )
     for name in ASKED
 ]

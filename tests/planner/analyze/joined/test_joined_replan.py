@@ -70,6 +70,7 @@ def test_the_best_plan_is_that_of_a_search_on_what_is_left(opened, moved):
     assert {axis for axis, _, _ in moved.changes} >= {"devices"}
 
 
+@pytest.mark.slow
 def test_the_best_plan_may_use_several_pools_again(opened):
     found = replan_joined(opened, RUN, lost=("n2",))
     left = cluster({**NEW, "nodes": 1, "hosts": "n1"}, {**OLD, "hosts": "o[1-2]"})
