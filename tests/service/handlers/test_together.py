@@ -61,9 +61,13 @@ def test_sharded_replicas_pass_through_the_calls():
     assert {"accelerate.sh", "nodes.txt", "old/accelerate.yaml", "new/accelerate.yaml"} <= set(
         files
     )
-    with pytest.raises(Refusal) as caught:
-        call("explain", {"result": found, "plan": "t1"}, RunningCall())
-    assert "sharded replicas" in caught.value.detail
+    placed = call("place", {"result": found, "plan": "t1"})
+    assert placed["groups"]["zero"]["n_members"] == plan["shard"]
+    assert placed["groups"]["zero"]["tier"] != "between pools"
+    for name in ("explain", "trace"):
+        with pytest.raises(Refusal) as caught:
+            call(name, {"result": found, "plan": "t1"}, RunningCall())
+        assert "sharded replicas" in caught.value.detail
 
 
 def test_a_plan_over_several_pools_is_explained(answer):
