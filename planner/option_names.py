@@ -152,6 +152,13 @@ SEARCH_FIELDS: Mapping[str, SearchField] = {
             section="deadline",
         ),
         SearchField(
+            "budget",
+            "Most money for the run, US dollars, failures included: `2.5M`, or a number.",
+            "Most dollars for the run, failures included: 2.5M.",
+            "USD",
+            section="budget",
+        ),
+        SearchField(
             "step_limit_s",
             "Longest step, seconds; 0: any.",
             "Longest step, seconds.",

@@ -7,6 +7,7 @@ sharding x recompute.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ class ModeCase:
     def has(self, axis: str, *words: str) -> Any:
         """Tell whether an axis has one of some values."""
         codes = [AXES[axis].choices.index(word) for word in words]
-        return np.isin(self[axis], codes)
+        return reduce(np.logical_or, [self[axis] == code for code in codes])
 
     def sends(self, *modules: str) -> Any:
         """Tell whether one of some modules is offloaded."""
@@ -258,12 +259,18 @@ def legal_modes(problem: Problem, options: SearchOptions, shapes: ShapeTable) ->
 
 def broken_mode_rules(problem: Problem, table: PlanTable) -> Iterator[str]:
     """Yield the codes that the only plan of a table breaks."""
+    yield from (code for code, broken in plans_that_break(problem, table) if broken[0])
+
+
+def plans_that_break(problem: Problem, table: PlanTable) -> Iterator[tuple[str, Bools]]:
+    """Yield each rule's code and the plans of a table that break it; each has its own shape."""
     modes, shapes = table.modes, table.shapes
     values = {name: getattr(shapes, name) for name in DEGREES}
     values |= {name: modes.codes(name) for name in AXES_OF_MODES}
     values |= {name: getattr(table, name) for name in OPTIONS}
     case = ModeCase(problem, values)
-    yield from (code for code, refused in MODE_RULES.items() if np.any(refused(case)))
+    for code, refused in MODE_RULES.items():
+        yield code, np.broadcast_to(refused(case), len(table))
 
 
 def with_open_modes(problem: Problem, options: SearchOptions) -> SearchOptions:

@@ -5,7 +5,7 @@ of coupled axes take arrays of one length; those of free axes broadcast.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -46,7 +46,7 @@ from costmodels.shape_terms import host_bytes, shape_terms
 from costmodels.shapes import ModelShape
 from costmodels.step import Rows, join, needed_host_bytes, sends_activations
 from searches.frameworks.table import schedule_runs
-from searches.mode_rules import BOTH_WAYS, broken_mode_rules
+from searches.mode_rules import BOTH_WAYS, plans_that_break
 from searches.options import SearchOptions
 from searches.pricing.shared_work import SharedWork
 
@@ -1092,13 +1092,18 @@ def splits_cleanly(shape: ModelShape) -> bool:
     return not (shape.n_experts or shape.mtp_layers)
 
 
-def _fits_host(problem: Problem, table: PlanTable) -> bool:
-    """Tell whether the host's memory is enough for the plans of a table."""
+def layouts_fit_host(problem: Problem, layouts: Sequence[Layout]) -> list[bool]:
+    """Tell of each layout, on equally many devices, whether the host's memory is enough."""
+    if problem.pool.host is None:
+        return [True] * len(layouts)
+    table = PlanTable.from_layouts(layouts)
     shapes, shardings = table.shapes, table.shardings
     if not sends_activations(table):
-        return bool(fits_host(problem, shapes, shardings).all())
-    rows = join(problem, shape_terms(problem, shapes, shardings), table)
-    return bool(fits_host_with_activations(rows).all())
+        fits = fits_host(problem, shapes, shardings)[table.sharding, table.shape]
+    else:
+        rows = join(problem, shape_terms(problem, shapes, shardings), table)
+        fits = fits_host_with_activations(rows)
+    return [bool(x) for x in fits]
 
 
 def first_broken_rule(context: Context, layout: Layout) -> str:
@@ -1111,49 +1116,98 @@ def first_broken_rule(context: Context, layout: Layout) -> str:
 
 def rules_that_break(context: Context, layout: Layout) -> Iterator[str]:
     """Yield the codes of all rules that one layout breaks, memory aside."""
-    table = PlanTable.from_layouts([layout])
-    shape = table.shapes
-    for code, predicate in SHAPE_RULES:
-        if code not in ("PIN001", "MEM000", "SCH003") and not predicate(context, shape)[0]:
-            yield code
-    job, m = context.problem.job, layout.n_micro
-    modules = broken_module_rule(context.problem.shape, modules_code(layout.recompute_modules))
-    broken = {
-        "SCH001": layout.schedule not in schedules_of(layout.pp, layout.vpp),
-        "BAT001": m * layout.mbs * layout.dp != job.global_batch or m < 1,
-        "BAT002": layout.schedule == "interleaved" and m % layout.pp > 0,
-        "BAT003": not fills_dualpipe(table.schedule, shape.pp, table.n_micro).all(),
-        "SP001": layout.sp and (layout.tp == 1 or job.seq_len % (layout.tp * layout.cp) > 0),
-        "ZER001": layout.zero >= 2 and layout.pp > 1 and context.options.framework != "any",
-        "ZER002": layout.zero >= 1 and layout.dp * layout.cp == 1,
-        **{
-            code: bool(fault.any())
-            for code, fault in second_copy_faults(shape, table.shardings).items()
-        },
-        "OVL001": not layout.dp_overlap and layout.dp * layout.cp == 1,
-        "OVL002": layout.tp_overlap
-        and not (layout.sp and pieces_differ(context.problem, shape.tp)[0]),
-        **{code: modules == code for code in MODULE_RULES},
-        **{
-            code: bool(broken.any())
-            for code, broken in optimizer_faults(context.problem, table.shardings).items()
-        },
-        "OFF001": (layout.optimizer_offload or layout.activation_offload)
-        and context.problem.pool.host is None,
-        "OFF003": layout.optimizer_offload
-        and layout.zero >= 2
-        and not gradients_leave(context.problem.stack),
-        "OFF004": layout.activation_offload and layout.pp > 1,
-        "OFF005": not offloads_whole_layers(
-            context.problem.shape,
-            table.recompute,
-            table.recompute_layers,
-            table.activation_offload_layers,
-        ).all(),
-    }
-    yield from (code for code, hit in broken.items() if hit)
+    yield from (code for code, broken in _faults_before_host(context, [layout]) if broken[0])
     # Prices the plan where activations leave: most callers have a code by now and ask for no more.
-    if context.problem.pool.host is not None and not _fits_host(context.problem, table):
-        yield "OFF002"
-    if layout.switches:
-        yield from broken_mode_rules(context.problem, table)
+    if not _layouts_fit_host(context.problem, [layout])[0]:
+        yield HOST_RULE
+    yield from (code for code, broken in _faults_of_modes(context, [layout]) if broken[0])
+
+
+HOST_RULE = "OFF002"
+"""The rule on the host's memory."""
+
+
+def first_broken_rules(
+    context: Context, layouts: Iterable[Layout], but: frozenset[str] = frozenset()
+) -> dict[Layout, str]:
+    """Return `first_broken_rule` of layouts on equally many devices, the same codes sooner.
+
+    The codes in `but` do not count.
+    """
+    codes = dict.fromkeys(layouts, "")
+
+    def add(faults: Iterable[tuple[str, Bools]], of: Sequence[Layout]) -> list[Layout]:
+        for code, broken in faults:
+            for i in np.flatnonzero(broken).tolist() if code not in but else ():
+                codes[of[i]] = codes[of[i]] or code
+        return [layout for layout in of if not codes[layout]]
+
+    rest = list(codes)
+    if rest:
+        rest = add(_faults_before_host(context, rest), rest)
+    if rest and HOST_RULE not in but:
+        rest = add([(HOST_RULE, ~_layouts_fit_host(context.problem, rest))], rest)
+    if rest:
+        add(_faults_of_modes(context, rest), rest)
+    return codes
+
+
+def _layouts_fit_host(problem: Problem, layouts: Sequence[Layout]) -> Bools:
+    """Tell of each layout whether the host's memory is enough."""
+    if problem.pool.host is None:
+        return np.ones(len(layouts), dtype=bool)
+    table = PlanTable.from_layouts(layouts)
+    shapes, shardings = table.shapes, table.shardings
+    if not sends_activations(table):
+        return fits_host(problem, shapes, shardings)[table.sharding, table.shape]
+    return fits_host_with_activations(
+        join(problem, shape_terms(problem, shapes, shardings), table)
+    )
+
+
+def _faults_of_modes(context: Context, layouts: Sequence[Layout]) -> Iterable[tuple[str, Bools]]:
+    """Return which layouts break each rule on how layers run."""
+    if not any(layout.switches for layout in layouts):
+        return ()
+    return plans_that_break(context.problem, PlanTable.from_layouts(layouts))
+
+
+def _faults_before_host(
+    context: Context, layouts: Sequence[Layout]
+) -> Iterator[tuple[str, Bools]]:
+    """Yield which layouts break each rule that precedes the one on the host's memory."""
+    table, problem, job = PlanTable.from_layouts(layouts), context.problem, context.problem.job
+    shapes, shardings, n_micro = table.shapes, table.shardings, table.n_micro
+    for code, predicate in SHAPE_RULES:
+        if code not in ("PIN001", "MEM000", "SCH003"):
+            yield code, ~predicate(context, shapes)
+
+    def each(breaks: Callable[[Layout], bool]) -> Bools:
+        return np.array([breaks(x) for x in layouts])
+
+    yield "SCH001", each(lambda x: x.schedule not in schedules_of(x.pp, x.vpp))
+    yield "BAT001", (n_micro * table.mbs * shapes.dp != job.global_batch) | (n_micro < 1)
+    yield "BAT002", each(lambda x: x.schedule == "interleaved" and x.n_micro % x.pp > 0)
+    yield "BAT003", ~fills_dualpipe(table.schedule, shapes.pp, n_micro)
+    yield "SP001", each(lambda x: x.sp and (x.tp == 1 or job.seq_len % (x.tp * x.cp) > 0))
+    one_rank = shapes.dp * shapes.cp == 1
+    if context.options.framework != "any":
+        yield "ZER001", (table.zero >= 2) & (shapes.pp > 1)
+    yield "ZER002", (table.zero >= 1) & one_rank
+    for code, fault in second_copy_faults(shapes, shardings).items():
+        yield code, fault[table.sharding, table.shape]
+    yield "OVL001", each(lambda x: not x.dp_overlap) & one_rank
+    overlaps, sp = each(lambda x: x.tp_overlap), each(lambda x: x.sp)
+    yield "OVL002", overlaps & ~(sp & pieces_differ(problem, shapes.tp))
+    sets = [broken_module_rule(problem.shape, modules_code(x.recompute_modules)) for x in layouts]
+    for code in MODULE_RULES:
+        yield code, np.array([broken == code for broken in sets])
+    for code, fault in optimizer_faults(problem, shardings).items():
+        yield code, fault[table.sharding]
+    if problem.pool.host is None:
+        yield "OFF001", each(lambda x: x.optimizer_offload or x.activation_offload)
+    if not gradients_leave(problem.stack):
+        yield "OFF003", each(lambda x: x.optimizer_offload and x.zero >= 2)
+    yield "OFF004", each(lambda x: x.activation_offload and x.pp > 1)
+    places = (table.recompute, table.recompute_layers, table.activation_offload_layers)
+    yield "OFF005", ~offloads_whole_layers(problem.shape, *places)

@@ -35,7 +35,7 @@ COMMANDS = re.compile(
     r"(?:(?:\$|planner|curl|pip|python3?|torchrun|cd) [^\n]*(?:\n  [^\n]*)*\n?)+"
 )
 """Commands, and lines that go on with one."""
-SLOW = {"recommend.md", "replan.md", "scale.md"}
+SLOW = {"explain.md", "looking.md", "recommend.md", "replan.md", "scale.md"}
 UNHELD = {
     "compare.md": "a trace that was made up",
     "mixed.md": "a search of half a minute",

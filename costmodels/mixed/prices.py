@@ -1,12 +1,12 @@
 """Step time and memory of plans over several pools: closed form, by term."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, permutations
 from math import ceil
 
 from costmodels.mixed.plans import MixedPlan, MixedStage, PipelineKind
-from costmodels.mixed.tables import MixedProblem, StageTable
+from costmodels.mixed.tables import LinkFacts, MixedProblem, StageTable
 from costmodels.schedule.zero_bubble import alternating_crossings
 
 
@@ -182,12 +182,12 @@ def _units(plan: MixedPlan) -> list[_Unit]:
     return units
 
 
-def _ring_order(pools: Sequence[int], problem: MixedProblem) -> tuple[int, ...]:
-    """Return the order of pools in a ring whose slowest link is fastest."""
+def ring_order(pools: Sequence[int], link: Callable[[int, int], LinkFacts]) -> tuple[int, ...]:
+    """Return the order of pools in a ring whose slowest link is fastest; `link` is that of two."""
 
     def slowest(order: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         edges = pairwise((*order, order[0]))
-        return -min(problem.link(a, b).bytes_per_s for a, b in edges), order
+        return -min(link(a, b).bytes_per_s for a, b in edges), order
 
     first, *others = sorted(set(pools))
     return min(((first, *rest) for rest in permutations(others)), key=slowest)
@@ -227,7 +227,7 @@ def exchanges_s(
         share = 2.0 * (len(members) - 1) / len(members)
         slowest_s, latency = 0.0, 0.0
         if len(pools) > 1:
-            order = _ring_order(sorted(pools), problem)
+            order = ring_order(sorted(pools), problem.link)
             for a, b in pairwise((*order, order[0])):
                 link = problem.link(a, b)
                 # Two pools have one link: the ring goes out and comes back over it.

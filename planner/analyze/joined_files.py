@@ -1,18 +1,24 @@
 """The files that run one plan over several pools: a script, node ranks by pool, a Slurm job."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
+
+import numpy as np
 
 from costmodels.axes import RANK_ORDERS
 from costmodels.mixed.rank_runs import pipelines_inside, rank_runs
 from costmodels.plans import Layout
 from planner import __version__
+from planner.analyze.sharded_files import kind_layout, sharded_files
 from planner.errors import UsageError
 from planner.frameworks.emit import emit_plan, refusal_file
 from planner.frameworks.emit_request import EmitRequest
 from planner.frameworks.launchers.launch import job_name
 from planner.frameworks.launchers.node_types import NODE_LIST, NodeGroup, hetjob_script, node_list
+from planner.frameworks.launchers.placement import Placement, place_plan
+from planner.frameworks.launchers.rank_files import placement_json
+from planner.option_names import option
 from planner.solver.answer.result_store import read_options
 from planner.solver.recipes import one_recipe
 from planner.solver.together.records import JoinedPlan
@@ -21,6 +27,8 @@ from planner.specs.loader import cluster_from_dict, model_from_dict
 
 LAUNCHERS = ("torchrun", "slurm")
 """What starts such a plan."""
+BETWEEN_POOLS = "between pools"
+"""In the place of the tier of a group whose ranks lie on several pools."""
 
 
 def joined_files(
@@ -55,6 +63,10 @@ def joined_files(
             lines = [*header, *(f"- {reason}" for reason in reasons)]
             files[refusal_file(target)] = "\n".join(lines) + "\n"
             continue
+        if plan.is_sharded:
+            groups = node_groups(plan, cluster)
+            files |= sharded_files(plan, model, cluster, target, groups, launchers, header)
+            continue
         files |= _files(plan, model, cluster, target, launchers, header)
     return files
 
@@ -64,7 +76,9 @@ def _reasons(plan: JoinedPlan, cluster: ClusterInput, framework: str) -> list[st
     if plan.missing:
         return [f"no framework has {feature}" for feature in plan.missing]
     if framework not in plan.runs_on:
-        return [f"{framework}: no configuration holds a job over unlike pools; closest: megatron"]
+        closest = plan.runs_on[0] if plan.is_sharded else "megatron"
+        what = "this plan" if plan.is_sharded else "a job over unlike pools"
+        return [f"{framework}: no configuration holds {what}; closest: {closest}"]
     pools = {pool.name: pool for pool in cluster.cluster.pools}
     sizes = {name: pools[name].devices_per_node for name in plan.devices}
     if len(set(sizes.values())) > 1:
@@ -73,6 +87,12 @@ def _reasons(plan: JoinedPlan, cluster: ClusterInput, framework: str) -> list[st
     if rank_order(plan, next(iter(sizes.values()))) is None:
         return ["stages of a pool do not fill whole nodes: a node would hold ranks of two pools"]
     return []
+
+
+def why_no_ranks(plan: JoinedPlan, cluster: ClusterInput) -> str:
+    """Return why a plan has no ranks on whole nodes of its pools; empty where it has."""
+    framework = plan.runs_on[0] if plan.runs_on else ""
+    return next(iter(_reasons(plan, cluster, framework)), "")
 
 
 def _kinds(plan: JoinedPlan) -> list[tuple[tuple[str, ...], int]]:
@@ -116,20 +136,36 @@ def node_groups(plan: JoinedPlan, cluster: ClusterInput) -> list[NodeGroup]:
     return groups
 
 
-def joined_placement(data: Mapping[str, Any], plan: JoinedPlan) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class JoinedPlacement:
+    """Ranks of a plan over several pools on nodes."""
+
+    plan_id: str
+    placement: Placement
+    pools: tuple[Mapping[str, Any], ...]
+    """Nodes in the order of ranks: `pool`, `accelerator`, first and last of `nodes` and `ranks`,
+    `hosts`."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON of a placement on one pool, with the nodes by pool as `pools`."""
+        return {**placement_json(self.placement, self.plan_id), "pools": list(self.pools)}
+
+
+def joined_placement(data: Mapping[str, Any], plan: JoinedPlan) -> JoinedPlacement:
     """Return which nodes hold which ranks of a plan over several pools of a result.
 
-    Raises `UsageError` for a plan that no framework lays out.
+    Hosts are those of the cluster file, by pool. Raises `UsageError` for a plan that no framework
+    lays out.
     """
-    cluster = cluster_from_dict(data["inputs"]["cluster"])
-    framework = plan.runs_on[0] if plan.runs_on else ""
-    if reasons := _reasons(plan, cluster, framework):
-        raise UsageError(
-            f"plan t{plan.rank} has no ranks: {reasons[0]}", "planner show says more", "plan"
-        )
-    groups, node = [], 0
-    for group in node_groups(plan, cluster):
-        groups.append(
+    inputs = data["inputs"]
+    cluster = cluster_from_dict(inputs["cluster"])
+    if why := why_no_ranks(plan, cluster):
+        message = f"plan t{plan.rank} has no ranks: {why}"
+        raise UsageError(message, "planner show says more", "plan")
+    own = node_groups(plan, cluster)
+    pools, node = [], 0
+    for group in own:
+        pools.append(
             {
                 "pool": group.pool,
                 "accelerator": group.accelerator,
@@ -139,12 +175,60 @@ def joined_placement(data: Mapping[str, Any], plan: JoinedPlan) -> dict[str, Any
             }
         )
         node += group.n_nodes
-    order = rank_order(plan, node_groups(plan, cluster)[0].per_node)
-    return {"plan_id": plan.plan_id, "rank_order": order, "groups": groups}
+    options = read_options(inputs["options"])
+    model = one_recipe(model_from_dict(inputs["model"]), options, "a plan is of one recipe")
+    hosts = [name for group in own for name in group.hosts]
+    known = {pool.name: pool for pool in cluster.cluster.pools}
+    domain = min(known[group.pool].scale_up_domain for group in own)
+    whole = replace(known[own[0].pool], n_nodes=node, scale_up_domain=domain)
+    order = rank_order(plan, own[0].per_node) or RANK_ORDERS[0]
+    placed = place_plan(
+        layout_of(plan, model, order),
+        model.shape,
+        whole,
+        cluster.cluster.fabric,
+        hosts if len(hosts) == node else (),
+    )
+    return JoinedPlacement(
+        plan.plan_id, _between_pools(placed, rank_pools(plan, order)), tuple(pools)
+    )
+
+
+def joined_heading(data: Mapping[str, Any], plan: JoinedPlan) -> str:
+    """Return what a placement is of, in a line."""
+    inputs = data["inputs"]
+    names = inputs["model"]["model"]["name"], inputs["cluster"]["name"]
+    return f"plan {plan.plan_id}, model {names[0]}, cluster {names[1]}"
+
+
+def check_own_hosts(hosts: object) -> None:
+    """Raise `UsageError` where hosts are named for a plan over several pools."""
+    if hosts is not None:
+        raise UsageError(
+            option("hosts") + ": the plan uses several pools, and a list does not say of which",
+            "name `hosts:` of each pool in the cluster file, and solve again",
+            "hosts",
+        )
+
+
+def _between_pools(placed: Placement, pools: Sequence[str]) -> Placement:
+    """Return a placement whose groups over several pools say so in the place of a tier."""
+    numbers = {name: i for i, name in enumerate(dict.fromkeys(pools))}
+    by_rank = np.array([numbers[name] for name in pools])
+    groups = tuple(
+        replace(group, tier=BETWEEN_POOLS) if np.ptp(by_rank[group.ranks], axis=1).any() else group
+        for group in placed.groups
+    )
+    return replace(placed, groups=groups)
 
 
 def layout_of(plan: JoinedPlan, model: ModelInput, order: str = RANK_ORDERS[0]) -> Layout:
-    """Return the layout of a plan that is one grid of ranks, numbered in some order."""
+    """Return the layout of a plan that is one grid of ranks, numbered in some order.
+
+    Batches are those of its first kind. Sharded replicas are a grid of like groups.
+    """
+    if plan.is_sharded:
+        return kind_layout(plan, plan.kinds[0], plan.runs_on[0])
     kind, stage = plan.kinds[0], plan.kinds[0].stages[0]
     counts = tuple(x.layers for x in kind.stages)
     is_even = len(set(counts)) == 1

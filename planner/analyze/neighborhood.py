@@ -4,7 +4,7 @@ The job (model, sequence, global batch) and the devices stay. What follows from 
 dp from the degrees, the schedule from pp and vpp, the layers of the stages from the split.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +33,7 @@ from searches.frameworks.case import Case
 from searches.frameworks.table import broken_rules
 from searches.options import MAX_VPP, SearchOptions, usual_most_mbs
 from searches.pricing.layout_prices import exact_step_s
-from searches.rules import Context, module_sets, rules_that_break
+from searches.rules import Context, first_broken_rules, module_sets, rules_that_break
 from searches.space.shape_space import divisors
 
 AXES = tuple(name for name, axis in RECORDS.items() if axis.is_stepped)
@@ -96,25 +96,27 @@ def neighbours(
     context = _context(problem, layout)
     present = _framework_codes(problem, layout, framework)
     present |= frozenset(rules_that_break(context, layout))
-    entries: dict[Layout, tuple[str, ...]] = {}
-    broken: list[tuple[Layout, tuple[str, ...], str]] = []
+    found = list[tuple[Layout, str]]()
     for axis, value in _steps(problem, layout):
         near = derived(problem, layout, {axis: value})
-        if near is None or near == layout:
-            continue
-        code = _broken(context, near, framework, present)
-        if not code:
+        if near is not None and near != layout:
+            found.append((near, axis))
+    codes = _broken(context, [near for near, _ in found], framework, present)
+    entries: dict[Layout, tuple[str, ...]] = {}
+    for near, axis in found:
+        if not codes[near]:
             entries.setdefault(near, (axis,))
-        elif pairs:
-            broken.append((near, (axis,), code))
-    for near, axes, code in broken:
-        for second in HELPS.get(code, ()):
-            for axis, value in _steps(problem, near, (second,)):
-                pair = derived(problem, near, {axis: value})
-                if pair is None or pair == layout or pair in entries or axis in axes:
-                    continue
-                if not _broken(context, pair, framework, present):
-                    entries[pair] = (*axes, axis)
+    if pairs:
+        twice = list[tuple[Layout, tuple[str, str]]]()
+        for near, axis in found:
+            for other, value in _steps(problem, near, HELPS.get(codes[near], ())):
+                pair = derived(problem, near, {other: value})
+                if pair is not None and pair != layout and pair not in entries and other != axis:
+                    twice.append((pair, (axis, other)))
+        codes = _broken(context, [pair for pair, _ in twice], framework, present)
+        for pair, axes in twice:
+            if not codes[pair]:
+                entries.setdefault(pair, axes)
     return _priced(problem, layout, entries)
 
 
@@ -123,15 +125,19 @@ def _context(problem: Problem, layout: Layout) -> Context:
     return Context(problem, SearchOptions(framework="any"), layout.n_devices)
 
 
-def _broken(context: Context, layout: Layout, framework: str, present: frozenset[str]) -> str:
-    """Return the first rule that a layout breaks, "" for none.
+def _broken(
+    context: Context, layouts: Iterable[Layout], framework: str, present: frozenset[str]
+) -> dict[Layout, str]:
+    """Return the first rule that each layout breaks, "" for none.
 
     `present` are rules that do not count.
     """
-    code = next((c for c in rules_that_break(context, layout) if c not in present), "")
-    if code:
-        return code
-    return min(_framework_codes(context.problem, layout, framework) - present, default="")
+    codes = first_broken_rules(context, layouts, present)
+    for layout, code in codes.items():
+        if not code:
+            more = _framework_codes(context.problem, layout, framework) - present
+            codes[layout] = min(more, default="")
+    return codes
 
 
 def _framework_codes(problem: Problem, layout: Layout, framework: str) -> frozenset[str]:
@@ -416,10 +422,9 @@ def single_changes(
     ]
     tried += [*_recompute_steps(problem, layout), *_schedule_steps(problem, layout)]
     tried = _each_once(tried)
+    verdicts = _broken(context, [near for _, _, near in tried if near], framework, present)
     codes = [
-        _broken(context, near, framework, present)
-        if near
-        else _impossible(problem, layout, axis, value)
+        verdicts[near] if near else _impossible(problem, layout, axis, value)
         for axis, value, near in tried
     ]
     legal = {
@@ -475,7 +480,7 @@ def _recipe_steps(
         other = replace(problem, job=replace(problem.job, precision=name))
         if name == problem.job.precision or not is_modelled(other):
             continue
-        code = _broken(_context(other, layout), layout, framework, present)
+        code = _broken(_context(other, layout), [layout], framework, present)[layout]
         priced = () if code else _priced(other, layout, {layout: ()})
         yield SingleChange("precision", problem.job.precision, name, code, *priced or (None,))
 

@@ -16,6 +16,7 @@ from planner.cli.options import (
     AllVariants,
     AsType,
     Batch,
+    Budget,
     Cache,
     CalibrationFile,
     Columns,
@@ -87,6 +88,7 @@ class SearchArguments:
     pools: str = ""
     objective: str = ""
     deadline: str = ""
+    budget: str = ""
     step_limit: float | None = None
     within: float | None = None
     memory_margin: float | None = None
@@ -130,6 +132,7 @@ class SearchArguments:
             pools=self.pools,
             objective=self.objective,
             deadline=self.deadline,
+            budget=self.budget,
             pareto=self.pareto,
             calibration=self.calibration,
             reference=self.reference,
@@ -156,6 +159,7 @@ class SolveArguments(SearchArguments):
     pools: PoolsMode = ""
     objective: Objective = ""
     deadline: Deadline = ""
+    budget: Budget = ""
     step_limit: StepLimit = None
     within: Within = None
     memory_margin: MemoryMargin = None
@@ -389,8 +393,10 @@ class SweepArguments(SearchArguments):
     framework: Framework = ""
     stack: Stack = ""
     pool: PoolName = ""
+    pools: PoolsMode = ""
     objective: Objective = ""
     deadline: Deadline = ""
+    budget: Budget = ""
     step_limit: StepLimit = None
     within: Within = None
     memory_margin: MemoryMargin = None
@@ -426,7 +432,9 @@ class ReplanArguments:
         str,
         typer.Option(metavar="N|HOSTS", help="Nodes that are gone: a number, n[003,007], old=1."),
     ] = ""
-    gained: Annotated[int, typer.Option(metavar="N", help="Nodes that joined.")] = 0
+    gained: Annotated[
+        str, typer.Option(metavar="N", help="Nodes that joined: a number, or old=2.")
+    ] = ""
     via: Annotated[
         str, typer.Option(help="How the state moves: checkpoint, or network where software can.")
     ] = "checkpoint"

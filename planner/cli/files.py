@@ -1,17 +1,25 @@
 """Files that commands write."""
 
 import sys
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from planner.errors import EmitError
 
 
 def write_files(folder: Path, files: dict[str, str]) -> None:
-    """Write files into a folder, which is made if need be; scripts become executable."""
+    """Write files into a folder, which is made if need be; scripts become executable.
+
+    Names may have folders of their own; one that leads out of the folder is refused.
+    """
+    for name in files:
+        named = PurePosixPath(name)
+        if named.is_absolute() or ".." in named.parts:
+            raise EmitError(f"a file is called {name!r}, which is not in {folder}", "report it")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
             path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             path.chmod(0o755 if name.endswith((".sh", ".sbatch")) else 0o644)
     except OSError as error:

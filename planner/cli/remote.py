@@ -336,9 +336,13 @@ def _emit(service: Client, params: Params) -> int:
 
 
 def _plain(files: Mapping[str, str]) -> dict[str, str]:
-    """Return files to write; `ServiceError` where a name leads out of the folder given."""
+    """Return files to write; `ServiceError` where a name leads out of the folder given.
+
+    Those of one kind of replica have a folder of their own.
+    """
     for name in files:
-        _check_name(name)
+        for part in name.split("/"):
+            _check_name(part)
     return dict(files)
 
 
@@ -374,7 +378,25 @@ def _place(service: Client, params: Params) -> int:
     return 0
 
 
+def _trace(service: Client, params: Params) -> int:
+    from planner.cli.commands.inspection import show_trace
+
+    micro_batches = int(positive(params["micro_batches"], "--micro-batches", "4"))
+    request = {**_plan(params["plan"]), "micro_batches": micro_batches}
+    data = _ask(service, "trace", request)
+    show_trace(data["trace"], data["plan_id"], params["out"])
+    return 0
+
+
+def gained_of(gained: Any) -> Data:
+    """Return the fields of a request for nodes that joined: a number, or numbers by pool."""
+    if isinstance(gained, int):
+        return {"gained": gained}
+    return {"gained_by_pool": dict(gained)}
+
+
 def _replan(service: Client, params: Params) -> int:
+    from planner.analyze.replan.gained import gained_of_text
     from planner.analyze.replan.replan import lost_of_text
     from planner.cli.commands.plans import check_replan
     from planner.solver.answer.result_store import save_text
@@ -385,7 +407,7 @@ def _replan(service: Client, params: Params) -> int:
     request = {
         **_plan(params["plan"]),
         "lost": lost if isinstance(lost, int | str) else list(lost),
-        "gained": params["gained"],
+        **gained_of(gained_of_text(params["gained"])),
         "via": params["via"],
         "with_text": True,
         **_without_empty(
@@ -598,6 +620,7 @@ SERVED: Mapping[str, Served] = {
     ),
     "replan": Served(_replan),
     "place": Served(_place, {"out": "--format json has ranks and hosts; or leave out --server"}),
+    "trace": Served(_trace),
     "check-spec": Served(_check_spec, {"form": "leave out --server"}),
     "rule": Served(_rule),
     "catalog list": Served(_catalog_list),

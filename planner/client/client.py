@@ -181,18 +181,28 @@ class Client(JobFeeds):
         """Map the ranks of a plan to hosts, `n[001-016]` or the lines of a file."""
         return self._asked("place", {**plan_of(result, plan), **hosts_of(hosts)}, more)
 
+    def trace(
+        self, result: Result, plan: int | str = 1, *, micro_batches: int = 0, **more: Any
+    ) -> Data:
+        """Draw one step of a plan in time: the text of a trace file, for ui.perfetto.dev."""
+        arguments = {**plan_of(result, plan), "micro_batches": micro_batches}
+        return self._asked("trace", arguments, more)
+
     def replan(
         self,
         result: Result,
         plan: int | str = 1,
         *,
         lost: int | Sequence[str] = 0,
-        gained: int = 0,
+        gained: int | Mapping[str, int] = 0,
         **more: Any,
     ) -> Data:
         """Say what to do with a running plan after nodes were lost or gained."""
         gone = lost if isinstance(lost, int) else [lost] if isinstance(lost, str) else list(lost)
-        arguments = {**plan_of(result, plan), "lost": gone, "gained": gained}
+        counts = (
+            {"gained": gained} if isinstance(gained, int) else {"gained_by_pool": dict(gained)}
+        )
+        arguments = {**plan_of(result, plan), "lost": gone, **counts}
         return self._asked("replan", arguments, more)
 
     def diff(self, a: tuple[Result, int | str], b: tuple[Result, int | str], **more: Any) -> Data:

@@ -23,7 +23,8 @@ def programs(*names: str) -> dict[str, str]:
 
 def is_program(name: str) -> bool:
     """Whether a file of this name is a program that is the same for every plan."""
-    return name.endswith(".py") and (FOLDER / name).is_file()
+    base = name.rpartition("/")[2]  # kinds of replicas have folders of their own
+    return base.endswith(".py") and (FOLDER / base).is_file()
 
 
 def script_setting(name: str, missing: str) -> str:

@@ -49,6 +49,7 @@ class SolveKeywords(RestrictKeywords, total=False):
     within: float
     memory_margin: float | None
     deadline: str | float
+    budget: str | float
     step_limit_s: float
     pareto: str | Sequence[str]
     time_limit_s: float

@@ -20,7 +20,7 @@ from planner.specs.search.axis_values import (
     axis_values,
     pinned_stages,
 )
-from planner.specs.search.objectives import WITHIN, parse_duration, parse_objective
+from planner.specs.search.objectives import WITHIN, Limits, parse_duration, parse_objective
 from planner.specs.search.section import APART, POOLS, TOGETHER
 from searches.mode_rules import with_open_modes
 from searches.options import AXES, SearchOptions
@@ -59,6 +59,8 @@ class SolveOptions:
     """Longest run, wall-clock, failures included."""
     step_limit_s: float | None = None
     """Longest step."""
+    budget_usd: float | None = None
+    """Most money for the run, failures included."""
     pareto: tuple[str, ...] = ()
     """Axes of a front that is wanted in place of a ranking."""
     pools: str = APART
@@ -85,8 +87,13 @@ class SolveOptions:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the run or its step must end in some time."""
-        return self.deadline_s is not None or self.step_limit_s is not None
+        """Whether the run or its step must end in some time, or the run within a budget."""
+        return any(x is not None for x in (self.deadline_s, self.step_limit_s, self.budget_usd))
+
+    @property
+    def limits(self) -> Limits:
+        """What a run and its step must keep."""
+        return Limits(self.deadline_s, self.step_limit_s, self.budget_usd)
 
     @property
     def names_devices(self) -> bool:
@@ -183,6 +190,7 @@ class SolveOptions:
             "memory_margin": self.memory_margin if self.memory_margin != MEMORY_MARGIN else None,
             "deadline_s": self.deadline_s,
             "step_limit_s": self.step_limit_s,
+            "budget_usd": self.budget_usd,
             "pareto": list(self.pareto) or None,
         }
         return {name: value for name, value in goals.items() if value is not None}
@@ -246,6 +254,8 @@ def _goal_parts(options: SolveOptions) -> list[str]:
         parts += ["--memory-margin", f"{options.memory_margin:g}"]
     if options.deadline_s is not None:
         parts += ["--deadline", f"{options.deadline_s / 86400.0:g}d"]
+    if options.budget_usd is not None:
+        parts += ["--budget", f"{options.budget_usd:.12g}"]
     if options.step_limit_s is not None:
         parts += ["--step-limit", f"{options.step_limit_s:g}"]
     if options.pareto:

@@ -24,7 +24,7 @@ from planner.solver.options import (
 from planner.solver.sources import Overrides
 from planner.specs.schema import SearchSpec
 from planner.specs.search.axis_values import axis_value
-from planner.specs.search.objectives import OBJECTIVES, parse_pareto
+from planner.specs.search.objectives import OBJECTIVES, parse_budget, parse_pareto
 from planner.specs.search.schema_values import often_one_of, one_of
 from planner.specs.search.section import ALLOWANCES, POOLS
 from searches.frameworks.registry import framework_spaces
@@ -37,6 +37,7 @@ GOALS = (
     "within",
     "memory_margin",
     "deadline",
+    "budget",
     "step_limit_s",
     "pareto",
     "top",
@@ -113,6 +114,7 @@ class SolveRequest(BaseModel):
     within: Factor = _field("within", 0.0)
     memory_margin: Factor | None = _field("memory_margin", None)
     deadline: str | float = _field("deadline", "")
+    budget: str | float = _field("budget", "")
     step_limit_s: Factor = _field("step_limit_s", 0.0)
     pareto: Annotated[
         tuple[str, ...], BeforeValidator(parse_pareto, json_schema_input_type=list[FrontAxis])
@@ -209,6 +211,7 @@ class SolveRequest(BaseModel):
             allow=frozenset(self.allow),
             own_calibration=own_calibration(self.calibration),
             memory_margin=parse_memory_margin(self.memory_margin),
+            budget_usd=None if self.budget in ("", None) else parse_budget(self.budget),
             **parse_goals(
                 self.objective, self.within, self.deadline, self.step_limit_s, self.pareto
             ),

@@ -113,10 +113,9 @@ class Variant:
         return value_per_s(self.options.objective, problem, operations, n_devices)
 
     def limit_s(self, n_devices: int) -> float:
-        """Return the longest step that keeps deadline and step limit."""
-        requested = self.options.deadline_s, self.options.step_limit_s
+        """Return the longest step that keeps deadline, budget and step limit."""
         operations = self.cluster.operations[0]
-        return step_limit_s(self.bounds.problem, operations, n_devices, *requested)
+        return step_limit_s(self.bounds.problem, operations, n_devices, self.options.limits)
 
     def key(self, n_devices: int, step_s: float) -> Point:
         """Return the value that is to be small, the step time last where devices are counted."""
@@ -197,7 +196,7 @@ def variants_of(
                 recipe = f" in {model.job.label}" if len(models) > 1 else ""
                 notes.append(f"pool {pool.name}{recipe} is left out: {refusal.message}")
                 continue
-            check_inputs(options.goals, options.deadline_s, problem, one.operations[0], index)
+            check_inputs(options.goals, options.limits, problem, one.operations[0], index)
             bounds = StepBounds(problem, options.search_options(problem), shared)
             tally = Tally(pool.name, model.job.label, pool.n_devices)
             results.append(Variant(model, one, bounds, tally, options))
@@ -272,6 +271,8 @@ def _search_unlimited(
     it is the only limit, the one with the fastest step.
     """
     limits: list[tuple[str, float | None]] = []
+    if options.budget_usd is not None:
+        limits.append(("cost", options.step_limit_s))
     if options.deadline_s is not None:
         limits.append(("goodput", options.step_limit_s))
     if options.step_limit_s is not None:
@@ -285,6 +286,7 @@ def _search_unlimited(
                     variant.options,
                     objective=objective,
                     deadline_s=None,
+                    budget_usd=None,
                     step_limit_s=longest_s,
                     pareto=(),
                 ),

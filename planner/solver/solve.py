@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Unpack
 
 from costmodels.breakdown import break_down
@@ -56,11 +55,12 @@ from planner.solver.recipes import (
     with_open_recipes,
 )
 from planner.solver.request import SolveRequest, anchored_options
-from planner.solver.scenarios import Searched, search_counts, variants_of
+from planner.solver.scenarios import Searched, Searches, Variant, search_counts, variants_of
 from planner.solver.sources import Source, read_inputs, source_names
 from planner.solver.unsupported import check_options
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_from_pins
+from planner.specs.search.objectives import OVER_COUNTS
 from planner.specs.search.section import APART, TOGETHER
 from planner.text_lines import SPLIT_CHOSEN
 from searches.executors.executor import ExecutorError
@@ -72,6 +72,8 @@ if TYPE_CHECKING:
     from planner.solver.together.answer import Joining
 
 
+StopAt = Callable[[float], Stop | None]
+"""What ends a search after a share of its time; None without a limit."""
 APART_SHARE = 0.4
 """Share of a time limit after which the pools alone are done, where others join them."""
 
@@ -153,21 +155,56 @@ def solve_again(
     return _solved(inputs, options, execution, command, lambda _: execution.stop, join)
 
 
+def solve_point(
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    execution: Execution,
+    stop_at: StopAt,
+) -> Result:
+    """Return the result of one of many problems that are compared: by the value alone.
+
+    Of several pools as `solve`, without what only readers of one answer need: reasons, the
+    bandwidths from which on links pay.
+    """
+    several = options.pools == TOGETHER and len(cluster.cluster.pools) > 1
+    options = options if several else replace(options, pools=APART)
+    join = _joining(model, cluster, options) if several else None
+    inputs = model, join.cluster if join else cluster
+    command, extent = SolveCommand("MODEL", "CLUSTER"), Extent(reasons=False, ties=False)
+    return _solved(inputs, options, execution, command, stop_at, join, extent)
+
+
 def _solved(
     inputs: tuple[ModelInput, ClusterInput],
     options: SolveOptions,
     execution: Execution,
     command: SolveCommand,
-    stop_at: Callable[[float], Stop | None],
+    stop_at: StopAt,
     join: "Joining | None",
+    extent: "Extent | None" = None,
 ) -> Result:
-    """Return the plans on each pool, and over several where they are joined."""
+    """Return the plans on each pool, and over several where they are joined.
+
+    With an `extent` the answer is for comparison with others alone.
+    """
     apart = replace(execution, stop=stop_at(APART_SHARE if join else 1.0))
-    result = solve_inputs(*inputs, options, apart, command, Extent(different=True))
+    work = search_inputs(*inputs, options, apart, extent or Extent(different=True))
+    result = work.result(apart, command)
     if join is None:
         return result
-    alone = partial(_on_one_pool, inputs, options, apart)
-    return join.with_together(result, inputs[0], options, alone, stop_at)
+    first = work.best_by_pool()
+
+    def alone(index: int) -> Plan | None:
+        """Return the best plan on one pool alone, whatever memory it leaves free."""
+        pool, source = inputs[1].cluster.pools[index], inputs[1].sources[index]
+        names = {pool.name, *(other.pool.name for other in source.others)}
+        known = next((plan for name, plan in first.items() if name in names), None)  # the best
+        if known or (names & work.pools_that_fit and not work.fewer_devices_count):
+            return known
+        return _on_one_pool(inputs, options, apart, index)
+
+    return join.with_together(result, inputs[0], options, alone, stop_at, has_links=extent is None)
 
 
 def _joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> "Joining":
@@ -182,10 +219,13 @@ def _on_one_pool(
     options: SolveOptions,
     execution: Execution,
     index: int,
-) -> Result:
-    """Return the best plan on one pool of a cluster alone."""
+) -> Plan | None:
+    """Return the best plan on one pool of a cluster alone; None where nothing fits."""
     own = inputs[0], inputs[1].only(index)
-    return solve_inputs(*own, replace(options, top=1), execution, extent=Extent(reasons=False))
+    extent = Extent(reasons=False, ties=False)
+    return next(
+        iter(solve_inputs(*own, replace(options, top=1), execution, extent=extent).plans), None
+    )
 
 
 def evaluate(
@@ -281,11 +321,20 @@ def solve_inputs(
     Callers that ask again and again, of neighbouring models and clusters, share tables in
     `execution`: the answer is the same, sooner.
     """
-    stop = execution.stop
+    return search_inputs(model, cluster, options, execution, extent).result(execution, command)
+
+
+def search_inputs(
+    model: ModelInput,
+    cluster: ClusterInput,
+    options: SolveOptions,
+    execution: Execution,
+    extent: Extent,
+) -> "SearchedInputs":
+    """Search the pools of a cluster, each for itself."""
     options, cluster = with_open_recipes(model, options), cluster.with_other_uses()
-    models = asked_models(model, options)
     variants, left_out = variants_of(
-        models,
+        asked_models(model, options),
         cluster,
         options,
         lambda variant, pool: searched_problem(variant, pool, options),
@@ -294,85 +343,132 @@ def solve_inputs(
     counts = search_counts(variants, left_out, options, execution, extent.fewer_devices)
     if extent.ties:
         with_plans_of_margin(counts, variants, options)
-    ranked, searched = ranked_candidates(counts, variants, options, extent.ties), counts.listed
-    listed = [(entry, 1) for entry in ranked]
-    if extent.different and not options.pareto:
-        listed = best_of_each_layout(ranked, options)
-    listed = listed if options.pareto else listed[: options.top]
-    shown = [entry for entry, _ in listed]
-    opened = open_candidates([(c, one) for c, one, _ in shown])
-    grouped = tie_groups(shown, [x.step_s for x in opened], variants, options)
-    plans = make_plans(
-        [one for _, one, _ in shown],
-        opened,
-        [tie for _, _, tie in shown],
-        grouped,
-        options.calibration,
-        [n for _, n in listed],
-    )
-    outcomes = [one.outcome for one in searched]
-    relaxations: tuple[Relaxation, ...] = ()
-    conflicts: tuple[Conflict, ...] = ()
-    fits = any(outcome.finalists for outcome in outcomes)
-    complete = not counts.stopped
-    try:
-        nearest, closest = nearest_miss(searched, not fits and complete, stop)
-    except StoppedError:
-        nearest, closest = nearest_miss(searched, look_again=False)
-        complete, counts.stopped = False, "time limit"
-        counts.notes.append("stopped: the closest plan was not looked for to the end")
-    if not fits and complete:
-        from planner.solver.infeasible.conflicts import conflicts_of
-        from planner.solver.infeasible.relaxations import find_relaxations
+    return SearchedInputs(model, cluster, options, extent, variants, counts)
 
-        conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
-        if extent.reasons:
-            pinned = pinned_to(options, numerics_of(nearest.model.job))
-            try:
-                relaxations = find_relaxations(
-                    nearest.model, nearest.cluster, pinned, closest, command, stop
+
+@dataclass(frozen=True, slots=True)
+class SearchedInputs:
+    """What was searched for some inputs, before any of it is opened."""
+
+    model: ModelInput
+    cluster: ClusterInput
+    options: SolveOptions
+    """With the recipes that are open."""
+    extent: "Extent"
+    variants: list[Variant]
+    counts: Searches
+
+    @property
+    def pools_that_fit(self) -> set[str]:
+        """Pools on which plans fit, whether or not these keep the limits."""
+        return {one.name[0] for one in self.counts.listed if one.outcome.finalists}
+
+    @property
+    def fewer_devices_count(self) -> bool:
+        """Whether fewer devices may keep limits that all devices of a pool do not."""
+        return self.options.objective in OVER_COUNTS or self.options.budget_usd is not None
+
+    def best_by_pool(self) -> dict[str, Plan]:
+        """Return the best plan of each pool by the objective alone, whatever it leaves free."""
+        best: dict[str, Plan] = {}
+        for c, one, _ in ranked_candidates(self.counts, self.variants, self.options, ties=False):
+            name = one.name[0]
+            if name not in best:
+                opened = break_down(one.problem, c.layout)
+                inputs = one.model, one.cluster
+                best[name] = make_plan(
+                    one.problem,
+                    opened,
+                    inputs,
+                    self.options.calibration,
+                    framework=self.options.framework,
                 )
-            except StoppedError:
-                complete, counts.stopped = False, "time limit"
-                counts.notes.append("stopped: what would help was not looked for to the end")
-    margin = margin_use(ranked, variants, options) if extent.ties else None
-    why: tuple[str, ...] = ()
-    if extent.reasons and not options.pareto:
-        first_s = plans[0].step_time_s if plans else 0.0
-        best = tie_words(options.objective, margin, first_s)
-        why = _why_first(plans, ranked, searched, best)
-        why += margin_words(margin, first_s) if plans else ()
-    alternatives: tuple[Alternative, ...] = ()
-    if extent.reasons and plans and not options.pareto:
-        winner = ranked[0][1].problem, ranked[0][0].layout, options
-        alternatives = (*numeric_alternatives(*winner), *closed_alternatives(*winner))
-    return Result(
-        result_id=result_id(model, cluster, options, "solve"),
-        inputs=inputs_json(model, cluster, options, (command.model, command.cluster)),
-        calibration=calibration_json(options.calibration),
-        counts=result_counts(outcomes),
-        certificate=certificate(outcomes),
-        rejected=rejections(outcomes),
-        plans=plans,
-        conflicts=conflicts,
-        relaxations=relaxations,
-        closest=closest_miss_of(closest, nearest.problem),
-        uneven_tried=None if fits else uneven_tried(outcomes),
-        complete=complete,
-        stopped=counts.stopped,
-        why_first=why,
-        alternatives=alternatives,
-        notes=(
-            *counts.notes,
-            *(recipes_without_plans(searched) if len(models) > 1 else ()),
-            *(too_late(searched, variants, options) if fits and not plans else ()),
-            *segment_notes(cluster, {plan.pool for plan in plans}),
-            *input_notes(model, cluster),
-        ),
-        devices=tuple(tally.to_counts() for tally in counts.tallies),
-        margin=margin,
-        gap=gap_frac(counts, ranked, variants, options),
-    )
+        return best
+
+    def result(self, execution: Execution, command: SolveCommand) -> Result:
+        """Return the answer: its plans opened, reasons, what would help where nothing fits."""
+        model, cluster, options, extent = self.model, self.cluster, self.options, self.extent
+        variants, counts = self.variants, self.counts
+        stop, models = execution.stop, asked_models(model, options)
+        ranked, searched = ranked_candidates(counts, variants, options, extent.ties), counts.listed
+        listed = [(entry, 1) for entry in ranked]
+        if extent.different and not options.pareto:
+            listed = best_of_each_layout(ranked, options)
+        listed = listed if options.pareto else listed[: options.top]
+        shown = [entry for entry, _ in listed]
+        opened = open_candidates([(c, one) for c, one, _ in shown])
+        grouped = tie_groups(shown, [x.step_s for x in opened], variants, options)
+        plans = make_plans(
+            [one for _, one, _ in shown],
+            opened,
+            [tie for _, _, tie in shown],
+            grouped,
+            options.calibration,
+            [n for _, n in listed],
+        )
+        outcomes = [one.outcome for one in searched]
+        relaxations: tuple[Relaxation, ...] = ()
+        conflicts: tuple[Conflict, ...] = ()
+        fits = any(outcome.finalists for outcome in outcomes)
+        complete = not counts.stopped
+        try:
+            nearest, closest = nearest_miss(searched, not fits and complete, stop)
+        except StoppedError:
+            nearest, closest = nearest_miss(searched, look_again=False)
+            complete, counts.stopped = False, "time limit"
+            counts.notes.append("stopped: the closest plan was not looked for to the end")
+        if not fits and complete:
+            from planner.solver.infeasible.conflicts import conflicts_of
+            from planner.solver.infeasible.relaxations import find_relaxations
+
+            conflicts = conflicts_of(nearest.context, nearest.outcome.n_legal)
+            if extent.reasons:
+                pinned = pinned_to(options, numerics_of(nearest.model.job))
+                try:
+                    relaxations = find_relaxations(
+                        nearest.model, nearest.cluster, pinned, closest, command, stop
+                    )
+                except StoppedError:
+                    complete, counts.stopped = False, "time limit"
+                    counts.notes.append("stopped: what would help was not looked for to the end")
+        margin = margin_use(ranked, variants, options) if extent.ties else None
+        why: tuple[str, ...] = ()
+        if extent.reasons and not options.pareto:
+            first_s = plans[0].step_time_s if plans else 0.0
+            best = tie_words(options.objective, margin, first_s)
+            why = _why_first(plans, ranked, searched, best)
+            why += margin_words(margin, first_s) if plans else ()
+        alternatives: tuple[Alternative, ...] = ()
+        if extent.reasons and plans and not options.pareto:
+            winner = ranked[0][1].problem, ranked[0][0].layout, options
+            alternatives = (*numeric_alternatives(*winner), *closed_alternatives(*winner))
+        return Result(
+            result_id=result_id(model, cluster, options, "solve"),
+            inputs=inputs_json(model, cluster, options, (command.model, command.cluster)),
+            calibration=calibration_json(options.calibration),
+            counts=result_counts(outcomes),
+            certificate=certificate(outcomes),
+            rejected=rejections(outcomes),
+            plans=plans,
+            conflicts=conflicts,
+            relaxations=relaxations,
+            closest=closest_miss_of(closest, nearest.problem),
+            uneven_tried=None if fits else uneven_tried(outcomes),
+            complete=complete,
+            stopped=counts.stopped,
+            why_first=why,
+            alternatives=alternatives,
+            notes=(
+                *counts.notes,
+                *(recipes_without_plans(searched) if len(models) > 1 else ()),
+                *(too_late(searched, variants, options) if fits and not plans else ()),
+                *segment_notes(cluster, {plan.pool for plan in plans}),
+                *input_notes(model, cluster),
+            ),
+            devices=tuple(tally.to_counts() for tally in counts.tallies),
+            margin=margin,
+            gap=gap_frac(counts, ranked, variants, options),
+        )
 
 
 def _why_first(

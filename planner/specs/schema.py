@@ -1208,6 +1208,8 @@ class SearchSpec(_Spec):
     """As `--memory-margin`: fraction of the memory that the first plan leaves free."""
     deadline: str = ""
     """As `--deadline`: longest run, such as `30d`."""
+    budget: str | float = ""
+    """As `--budget`: most money for the run, US dollars, such as `2.5M`."""
     step_limit_s: Seconds | None = None
     """As `--step-limit`: longest step, seconds."""
     pareto: list[str] = Field(default_factory=list)

@@ -13,6 +13,7 @@ from planner.solver.answer.result_parts import calibration_json
 from planner.solver.options import SolveOptions
 from planner.specs.identity import content_id
 from planner.specs.inputs import ClusterInput, ModelInput
+from planner.specs.search.section import TOGETHER
 
 TIMED_GOALS = ("step_time", "tokens_per_s", "memory", "devices")
 """Objectives that order plans alike whatever devices cost, draw and fail."""
@@ -69,7 +70,10 @@ def failed_names(values: tuple[tuple[str, object], ...], sweep: str) -> tuple[st
 
 def _orders_by_cost(options: SolveOptions) -> bool:
     """Tell whether price, power or failures decide which plans are in the answer."""
-    return options.deadline_s is not None or any(x not in TIMED_GOALS for x in options.goals)
+    if options.pools == TOGETHER:  # plans over several pools are ranked and listed with costs
+        return True
+    limited = options.deadline_s is not None or options.budget_usd is not None
+    return limited or any(x not in TIMED_GOALS for x in options.goals)
 
 
 def without_costs(cluster: Mapping[str, Any]) -> dict[str, Any]:

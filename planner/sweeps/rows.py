@@ -23,6 +23,14 @@ from planner.specs.identity import plan_id
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import layout_to_json
 from planner.specs.search.objectives import run_figures
+from planner.sweeps.joined_columns import (
+    best_joined,
+    best_joined_facts,
+    joined_cluster,
+    joined_facts,
+    proof_of,
+    runner_up_facts,
+)
 from planner.sweeps.points import Point
 from planner.units import GIB
 from searches.rules import RULES
@@ -78,7 +86,13 @@ _FACTS = (
     RowColumn("space", INT, "", "legal plans"),
     RowColumn("fit", INT, "", "of those looked at, how many fit into memory"),
     RowColumn("proven", BOOL, "", "whether the fastest plan is proven to be the fastest"),
-    RowColumn("gap", FLOAT, "", "how much better what was not searched may be, where stopped"),
+    RowColumn(
+        "gap",
+        FLOAT,
+        "",
+        "how much better what was not searched may be; of plans over several"
+        " pools also what the bound leaves open",
+    ),
 )
 _LAYOUT = (
     RowColumn("best.plan_id", TEXT, "", "id of the best plan"),
@@ -189,6 +203,13 @@ _ELASTICITIES = tuple(
     )
     for figure in FIGURES
 )
+_JOINED = (
+    RowColumn("joined.step_time_s", FLOAT, "s", "step of the best plan over several pools"),
+    RowColumn("joined.pools", TEXT, "", "its pools"),
+    RowColumn("joined.bound_s", FLOAT, "s", "no plan over several pools has a shorter step"),
+    RowColumn("alone.step_time_s", FLOAT, "s", "step of the best plan on one pool, beside those"),
+    RowColumn("alone.pool", TEXT, "", "its pool"),
+)
 COLUMNS: tuple[RowColumn, ...] = (
     *_HEAD,
     *_FACTS,
@@ -196,6 +217,7 @@ COLUMNS: tuple[RowColumn, ...] = (
     *_FIGURES,
     *_ROOFS,
     *_RUNNER_UP,
+    *_JOINED,
     *_ELASTICITIES,
 )
 """All columns but those of the varied inputs, which stand after `reason`."""
@@ -219,8 +241,13 @@ def solved_row(
     result: Result,
 ) -> Row:
     """Return the row of a point from its result: any status but `failed`."""
-    facts = _facts(model, cluster, options, result)
-    if result.plans:
+    joined = best_joined(result)
+    cluster = joined_cluster(cluster, result) if result.together else cluster
+    facts = _facts(model, cluster, options, result) | joined_facts(result)
+    if joined is not None:
+        facts |= best_joined_facts(joined, cluster) | {"best.precision": model.job.precision}
+        facts |= runner_up_facts(result.together.plans[1:2]) if result.together else {}
+    elif result.plans:
         facts |= _best(result.best) | _elasticities(result.best) | _costs(result.best)
         facts |= _runner_up(result.plans[1:2])
     return _row(point, inputs, *_status(result), facts)
@@ -311,7 +338,7 @@ def _status(result: Result) -> tuple[str, str]:
     """Return status and reason of a result."""
     if result.stopped:
         return STOPPED, result.stopped
-    if result.plans:
+    if result.plans or best_joined(result):
         return OK, ""
     limits = [x.removeprefix("limit: ") for x in result.notes if x.startswith("limit: ")]
     if limits:
@@ -337,10 +364,15 @@ def infeasible_reason(result: Result) -> str:
 
 def _facts(model: ModelInput, cluster: ClusterInput, options: SolveOptions, result: Result) -> Row:
     """Return what a row says of its inputs and of the search."""
+    proof, gap = result.certificate, result.gap
+    is_proven = proof.proven if proof else None
+    best = best_joined(result) or (result.best if result.plans else None)
+    if result.together is not None and best is not None:
+        is_proven, gap = proof_of(result.together, best.step_time_s, is_proven is not False)
     if result.plans:
         cluster = cluster.pool(result.best.pool)
     pools = cluster.cluster.pools
-    counts, proof, calibration = result.counts, result.certificate, options.calibration
+    counts, calibration = result.counts, options.calibration
     document = model.document["model"]
     return {
         "model": document.get("name") or model.shape.name,
@@ -356,8 +388,8 @@ def _facts(model: ModelInput, cluster: ClusterInput, options: SolveOptions, resu
         "calibration": f"{calibration.name} {calibration.content_hash}",
         "space": counts.space,
         "fit": counts.fit,
-        "proven": proof.proven if proof else None,
-        "gap": result.gap,
+        "proven": is_proven,
+        "gap": gap,
     }
 
 

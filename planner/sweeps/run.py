@@ -19,8 +19,8 @@ from pathlib import Path
 
 from planner.errors import PlannerError, SearchError, SweepFileError, UsageError
 from planner.option_names import option
-from planner.solver.execution import Execution, check_executor
-from planner.solver.solve import Extent, solve_inputs
+from planner.solver.execution import Execution, Stop, check_executor
+from planner.solver.solve import solve_point
 from planner.sweeps.points import Point
 from planner.sweeps.reader import read_header
 from planner.sweeps.rows import (
@@ -148,19 +148,18 @@ class PointSolver:
         options, columns = sweep.options_of(point), sweep.columns(point)
         if first is not None:
             return twin_row(first, point, columns, model, cluster, options), first
-        until = time.monotonic() + self._limit_s
+        began = time.monotonic()
 
-        def late() -> bool:
-            return time.monotonic() > until
+        def stop_at(share: float) -> Stop:
+            """Return what ends the search after a share of its limit."""
 
-        stop = late if self._limit_s < SHORT_LIMIT_S else Seldom(late)
-        result = solve_inputs(
-            model,
-            cluster,
-            options,
-            Execution(SerialExecutor(), stop, shared=self._shared),
-            extent=Extent(reasons=False, ties=False),
-        )
+            def late() -> bool:
+                return time.monotonic() > began + share * self._limit_s
+
+            return late if self._limit_s < SHORT_LIMIT_S else Seldom(late)
+
+        execution = Execution(SerialExecutor(), stop_at(1.0), shared=self._shared)
+        result = solve_point(model, cluster, options, execution, stop_at)
         if result.stopped == "interrupted":
             raise KeyboardInterrupt  # a search keeps it, to answer with the best so far
         row = solved_row(point, columns, model, cluster, options, result)

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from planner.errors import InputProblem, PlannerError, SpecError, UsageError
-from planner.option_names import option
 from planner.solver.answer.result_parts import calibration_json
 from planner.solver.options import SolveOptions
 from planner.solver.request import SolveRequest
@@ -415,12 +414,6 @@ def search_options(search: SearchSpec, stack: str, base: SolveOptions | None) ->
     if search.pareto:
         fix = "give one objective, and vary what should make the front"
         raise UsageError("a point of a sweep has one best plan", fix)
-    if search.pools == TOGETHER:
-        fix = (
-            "leave it out, or solve each point by itself; of a wan link one answer says from which"
-            " bandwidth on joining pays"
-        )
-        raise UsageError(option("pools", TOGETHER) + " is not searched in sweeps", fix)
     request = SolveRequest.of_section(search).model_copy(
         update={
             "stack": stack,
@@ -430,6 +423,10 @@ def search_options(search: SearchSpec, stack: str, base: SolveOptions | None) ->
     )
     result = request.options()
     check_options(result)
+    if result.pools == TOGETHER:
+        from planner.solver.together.problems import check_together  # 100 ms: several pools
+
+        check_together(result)
     return result
 
 

@@ -226,6 +226,7 @@ class SolveArguments(Searched):
     within: float = Field(0.0, ge=0, description=_meaning("within"))
     memory_margin: float | None = Field(None, description=_meaning("memory_margin"))
     deadline: str | float = Field("", description=_meaning("deadline"), examples=["30d", 12])
+    budget: str | float = Field("", description=_meaning("budget"))
     step_limit_s: float = Field(0.0, ge=0, description=_meaning("step_limit_s"))
     pareto: list[str] = Field(
         [], description=_meaning("pareto"), examples=[["step_time", "memory"]]
@@ -355,8 +356,22 @@ class ReplanArguments(Detailed):
         description="Nodes that are gone: a number, host names, or POOL=N.",
         examples=[1, "n[003,007]"],
     )
-    gained: int = Field(0, ge=0, description="Nodes that joined.")
+    gained: int | str = Field(0, description="Nodes that joined: a number, or POOL=N.")
     via: Literal["checkpoint", "network"] = Field("checkpoint", description="How state moves.")
+
+
+class PlaceArguments(Detailed):
+    """Arguments of `place`."""
+
+    plan: PlanName
+    hosts: str = Field("", description="Free hosts in network order.", examples=["n[001-016]"])
+
+
+class TraceArguments(Detailed):
+    """Arguments of `trace`."""
+
+    plan: PlanName
+    micro_batches: int = Field(0, ge=0, description="The first and last so many alone; 0: all.")
 
 
 class EmitArguments(Detailed):

@@ -1,8 +1,10 @@
 """Tools that answer with plans, or are about one: solve, evaluate, explain and what follows."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
+from planner.analyze.replan.gained import gained_of_text
 from planner.analyze.single_changes import SingleChanges, plan_changes
 from planner.frameworks.programs import is_program
 from planner.render.answers.together import proof_text, together_sentence
@@ -343,7 +345,9 @@ def _differences(terms: Data) -> dict[str, float]:
 
 def replan_tool(arguments: args.ReplanArguments, desk: Desk) -> Answered:
     """Return what to do with a running plan after nodes were lost or gained."""
-    more = {"lost": arguments.lost, "gained": arguments.gained, "via": arguments.via}
+    gained = gained_of_text(str(arguments.gained))
+    counts = {"gained": gained} if isinstance(gained, int) else {"gained_by_pool": gained}
+    more = {"lost": arguments.lost, **counts, "via": arguments.via}
     body = {**desk.results.plan(arguments.plan), **more, "with_text": True}
     data = desk.ask("replan", body)
     text = data.pop("text")
@@ -359,6 +363,44 @@ def replan_tool(arguments: args.ReplanArguments, desk: Desk) -> Answered:
         notes=data["notes"],
     )
     return Answered(text, answer, data)
+
+
+def place_tool(arguments: args.PlaceArguments, desk: Desk) -> Answered:
+    """Return which nodes hold which ranks; every rank where all is asked."""
+    body = {**desk.results.plan(arguments.plan), "with_text": True}
+    if arguments.hosts:
+        body["hosts"] = arguments.hosts
+    data = desk.ask("place", body)
+    text = data.pop("text")
+    names = ("n_members", "n_groups", "stride", "n_nodes", "tier")
+    answer = short.PlaceAnswer(
+        plan_id=data["plan_id"],
+        n_ranks=data["n_ranks"],
+        rank_order=data["rank_order"],
+        pools=data.get("pools", []),
+        groups=[
+            {"group": name, **{key: group[key] for key in names}}
+            for name, group in data["groups"].items()
+        ],
+    )
+    return Answered(text, answer, data)
+
+
+def trace_tool(arguments: args.TraceArguments, desk: Desk) -> Answered:
+    """Return what the trace file of a step holds; its text where all is asked."""
+    more = {"micro_batches": arguments.micro_batches}
+    data = desk.ask("trace", {**desk.results.plan(arguments.plan), **more})
+    trace = json.loads(data["trace"])
+    about = trace["otherData"]
+    answer = short.TraceAnswer(
+        plan_id=data["plan_id"],
+        n_events=len(trace["traceEvents"]),
+        trace_end_s=about["trace_end_s"],
+        predicted_step_s=about["predicted_step_s"],
+        notes=about["notes"],
+    )
+    text = f"{answer.n_events:,} events, {answer.trace_end_s:.3f} s; the file with details=full\n"
+    return Answered(text + "".join(f"- {note}\n" for note in answer.notes), answer, data)
 
 
 def emit_tool(arguments: args.EmitArguments, desk: Desk) -> Answered:

@@ -26,8 +26,8 @@ INSTRUCTIONS = """\
 planner finds the fastest way to split an LLM training job over a cluster, and proves it.
 Start with solve(model, cluster): a model is an example's name or a Hugging Face config.json, a
 cluster is words such as 64xh100. Answers are short; details=full has everything. Plans are named
-by their ref (RESULT_ID#RANK) in explain, neighbours, compare, replan and emit. Units are s, bytes,
-FLOP/s. A refusal says what to change; planner://docs/SKILL says more."""
+by their ref (RESULT_ID#RANK) in explain, neighbours, compare, replan, place, trace and emit.
+Units are s, bytes, FLOP/s. A refusal says what to change; planner://docs/SKILL says more."""
 READS = types.ToolAnnotations(
     read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
 )

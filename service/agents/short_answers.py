@@ -194,6 +194,28 @@ class ReplanAnswer(ShortAnswer):
     notes: list[str]
 
 
+class PlaceAnswer(ShortAnswer):
+    """Which nodes hold which ranks."""
+
+    plan_id: str
+    n_ranks: int
+    rank_order: str
+    pools: list[dict[str, Any]] = Field(description="Nodes and ranks by pool, where several.")
+    groups: list[dict[str, Any]] = Field(
+        description="group, n_members, n_groups, stride, n_nodes, tier."
+    )
+
+
+class TraceAnswer(ShortAnswer):
+    """What the trace file of a step holds; details=full has its text."""
+
+    plan_id: str
+    n_events: int
+    trace_end_s: float
+    predicted_step_s: float
+    notes: list[str]
+
+
 class EmitAnswer(ShortAnswer):
     """Files that run a plan."""
 

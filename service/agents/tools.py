@@ -122,6 +122,22 @@ TOOLS: Mapping[str, Tool] = {
             " written to disk.",
         ),
         Tool(
+            "place",
+            "Which nodes hold which ranks",
+            args.PlaceArguments,
+            short.PlaceAnswer,
+            plan_tools.place_tool,
+            "Ranks of a plan on hosts, by pool where it uses several, and its process groups.",
+        ),
+        Tool(
+            "trace",
+            "One step of a plan in time",
+            args.TraceArguments,
+            short.TraceAnswer,
+            plan_tools.trace_tool,
+            "The timeline of a step for Perfetto; its text with details=full.",
+        ),
+        Tool(
             "catalog",
             "Figures of hardware",
             args.CatalogArguments,

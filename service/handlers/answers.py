@@ -222,6 +222,17 @@ class PlaceAnswer(AnswerBody):
     hosts: list[str]
     ranks: list[dict[str, Any]]
     groups: dict[str, dict[str, Any]]
+    pools: list[dict[str, Any]] | None = None
+    """Of a plan over several pools its nodes in the order of ranks: `pool`, `accelerator`, first
+    and last of `nodes` and `ranks`, `hosts`; absent for others."""
+
+
+class TraceAnswer(AnswerBody):
+    """One step of a plan in time."""
+
+    plan_id: str
+    trace: str
+    """Text of a trace file in Chrome's format."""
 
 
 class DiffAnswer(AnswerBody):

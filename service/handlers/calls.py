@@ -36,6 +36,7 @@ from service.handlers.plan_calls import (
     place_answer,
     replan_answer,
     solve_answer,
+    trace_answer,
 )
 from service.handlers.problems import Fault, Refusal, problem_of, refused
 from service.handlers.request_contents import (
@@ -395,6 +396,15 @@ CALLS: dict[str, ServiceCall] = {
             place_answer,
             "Map the ranks of a plan to hosts",
             indent=None,
+        ),
+        ServiceCall(
+            "trace",
+            schemas.TraceBody,
+            answers.TraceAnswer,
+            "solve",
+            "small",
+            trace_answer,
+            "Draw one step of a plan in time, as a trace file",
         ),
         ServiceCall(
             "catalogue",

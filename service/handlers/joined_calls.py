@@ -7,7 +7,7 @@ from typing import Any
 from planner.errors import PlannerError
 from service.handlers.limits import too_much
 from service.handlers.problems import Fault, refused
-from service.handlers.schemas import ReplanBody
+from service.handlers.schemas import PlaceBody, ReplanBody
 
 Data = dict[str, Any]
 
@@ -68,7 +68,66 @@ def joined_replan(opened: Any, request: ReplanBody, execution: Any, most_hosts: 
         lost = tuple(x for text in texts for x in lost_texts(text))
         if len(lost) > most_hosts:
             raise too_much("hosts", len(lost), most_hosts, "lost", "name fewer nodes")
-    return replan_joined(opened, execution, lost=lost, gained=request.gained, via=request.via)
+    gained = gained_in(request)
+    return replan_joined(opened, execution, lost=lost, gained=gained, via=request.via)
+
+
+def gained_in(request: ReplanBody) -> int | dict[str, int]:
+    """Return the nodes that a request says to have joined; `Refusal` for both forms at once."""
+    if request.gained and request.gained_by_pool:
+        detail = "gained and gained_by_pool are two forms of one number"
+        fault = Fault(detail, "send one of them", "gained_by_pool")
+        raise refused("bad-specification", detail, 422, [fault])
+    return request.gained_by_pool or request.gained
+
+
+def check_gained(opened: Any, request: ReplanBody, most_devices: int) -> None:
+    """Refuse nodes that joined a pool of a plan over several where they are too many."""
+    by_pool = {pool.name: pool for pool in opened.cluster.cluster.pools}
+    for name, n in request.gained_by_pool.items():
+        if name in by_pool:
+            pool = by_pool[name]
+            n_devices = (pool.n_nodes + n) * pool.devices_per_node
+            if n_devices > most_devices:
+                what = "name fewer nodes"
+                raise too_much("devices", n_devices, most_devices, "gained_by_pool", what)
+
+
+def joined_trace(opened: Any, micro_batches: int) -> Data:
+    """Return one step of a plan over several pools in time."""
+    from planner.analyze.joined.timeline import joined_trace_json
+
+    text = joined_trace_json(opened, micro_batches)
+    return with_note({"plan_id": opened.plan.plan_id, "trace": text}, opened)
+
+
+def joined_place(data: Mapping[str, Any], which: str, source: str, request: PlaceBody) -> Data:
+    """Return the ranks of a plan over several pools; empty where the request names another."""
+    from planner.analyze.joined_files import check_own_hosts, joined_heading, joined_placement
+    from planner.render.answers.joined.placement import joined_placement_document
+    from planner.render.terminal import terminal_text
+
+    plan = _joined_plan(data, which, source)
+    if plan is None:
+        return {}
+    check_own_hosts(request.hosts)
+    with broken_result(source):
+        placed = joined_placement(data, plan)
+    answer = placed.to_json()
+    if request.with_text:
+        heading = joined_heading(data, plan)
+        answer["text"] = terminal_text(joined_placement_document(placed, heading))
+    return answer
+
+
+def _joined_plan(data: Mapping[str, Any], which: str, source: str) -> Any:
+    """Return the plan over several pools that a request names, as saved; None for another."""
+    from planner.solver.answer.result_store import checked_result, joined_plan_of
+
+    if not data.get("together"):
+        return None
+    with broken_result(source):
+        return joined_plan_of(checked_result(dict(data), source), which)
 
 
 def joined_files_of(
@@ -81,16 +140,12 @@ def joined_files_of(
     """Return the files of a plan over several pools; empty where the request names another."""
     from planner.analyze.joined_files import joined_files
     from planner.frameworks.emit import refusal_file
-    from planner.solver.answer.result_store import checked_result, joined_plan_of
 
-    if not data.get("together"):
-        return {}
-    with broken_result(source):
-        read = checked_result(dict(data), source)
-        plan = joined_plan_of(read, which)
-        files = joined_files(read, plan, targets, launchers) if plan else {}
+    plan = _joined_plan(data, which, source)
     if plan is None:
         return {}
+    with broken_result(source):
+        files = joined_files(data, plan, targets, launchers)
     refusals = {target: refusal_file(target) for target in targets}
     reasons = {target: files[name] for target, name in refusals.items() if name in files}
     return {"plan_id": plan.plan_id, "files": files, "refused": reasons}

@@ -9,9 +9,13 @@ from planner.solver.request import override_pairs
 from service.handlers import schemas
 from service.handlers.documents import calibration_in, content_of, files_of, hosts_in, run_document
 from service.handlers.joined_calls import (
+    check_gained,
+    gained_in,
     joined_explanation,
     joined_files_of,
+    joined_place,
     joined_replan,
+    joined_trace,
     open_joined_of,
     with_note,
 )
@@ -202,7 +206,10 @@ def place_answer(request: schemas.PlaceBody, running: RunningCall) -> Data:
     maximum = running.settings.hosts
     if value and len(value) > maximum:
         raise too_much("hosts", len(value), maximum, "hosts", "name those of the plan alone")
-    request_plan = open_request_plan(request, running)
+    named = named_result(request, running)
+    if joined := joined_place(named.data, str(request.plan), named.source, request):
+        return joined
+    request_plan = open_request_plan(request, running, named)
     model, cluster, problem, plan = request_plan.opened
     names = chosen_hosts(None, cluster) if value is None else value
     fabric = cluster.cluster.fabric
@@ -214,6 +221,19 @@ def place_answer(request: schemas.PlaceBody, running: RunningCall) -> Data:
     )
 
 
+def trace_answer(request: schemas.TraceBody, running: RunningCall) -> Data:
+    """Return one step of a plan in time, as the text of a trace file."""
+    from planner.analyze.trace.chrome_trace import trace_json
+
+    named = named_result(request, running)
+    if joined := open_joined_of(named.data, str(request.plan), named.source):
+        return joined_trace(joined, request.micro_batches)
+    request_plan = open_request_plan(request, running, named)
+    _, _, problem, plan = request_plan.opened
+    text = trace_json(problem, plan, request.micro_batches)
+    return request_plan.with_state({"plan_id": plan.plan_id, "trace": text})
+
+
 def _shown(request: schemas.TextBody, data: Data, text: Callable[[], str]) -> Data:
     """Return an answer with its text, where that is asked for."""
     return {**data, "text": text()} if request.with_text else data
@@ -221,6 +241,7 @@ def _shown(request: schemas.TextBody, data: Data, text: Callable[[], str]) -> Da
 
 def replan_answer(request: schemas.ReplanBody, running: RunningCall) -> Data:
     """Return what to do with a plan after nodes were lost or gained."""
+    from planner.analyze.replan.gained import gained_of_pool
     from planner.analyze.replan.replan import replan
     from planner.render.document import text_of
     from planner.solver.execution import Execution
@@ -233,12 +254,15 @@ def replan_answer(request: schemas.ReplanBody, running: RunningCall) -> Data:
         search_progress(running, "search"),
     )
     if joined := open_joined_of(named.data, str(request.plan), named.source):
+        check_gained(joined, request, running.settings.devices)
         moved = joined_replan(joined, request, execution, running.settings.hosts)
         return with_note(_shown(request, moved.to_json(), lambda: text_of(moved)), joined)
     request_plan = open_request_plan(request, running, named)
     settings, maximum = running.settings, running.settings.devices
     per_node = request_plan.opened[1].cluster.pools[0].devices_per_node
-    n_devices = (request_plan.opened[1].cluster.pools[0].n_nodes + request.gained) * per_node
+    own = request_plan.opened[1].cluster.pools[0]
+    gained = gained_of_pool(gained_in(request), own.name)
+    n_devices = (own.n_nodes + gained) * per_node
     if n_devices > maximum:
         raise too_much("devices", n_devices, maximum, "gained", "name fewer nodes")
     lost: int | tuple[str, ...]
@@ -254,7 +278,7 @@ def replan_answer(request: schemas.ReplanBody, running: RunningCall) -> Data:
         request_plan.options,
         execution,
         lost=lost,
-        gained=request.gained,
+        gained=gained,
         via=request.via,
     )
     return request_plan.with_state(_shown(request, answer.to_json(), lambda: text_of(answer)))

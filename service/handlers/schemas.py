@@ -88,7 +88,8 @@ class Priced(_Inputs):
 
 @with_fields(
     **search_fields("pins", "only", "at_most", "top", "all_variants", "framework", "pools"),
-    **search_fields("objective", "within", "memory_margin", "deadline", "step_limit_s", "pareto"),
+    **search_fields("objective", "within", "memory_margin", "deadline", "budget"),
+    **search_fields("step_limit_s", "pareto"),
     time_limit_s=(Limit, 0.0),
 )
 class SolveBody(Priced, title="SolveRequest"):
@@ -155,6 +156,13 @@ class PlaceBody(PlanOf, TextBody, title="PlaceRequest"):
     """The free hosts in network order, `n[001-016]`, or lines of such; the cluster's without."""
 
 
+class TraceBody(PlanOf, title="TraceRequest"):
+    """One step of a plan in time, as a trace file that ui.perfetto.dev opens."""
+
+    micro_batches: int = Field(default=0, ge=0)
+    """The first and last so many of a step alone; 0: all."""
+
+
 class DiffBody(TextBody, title="DiffRequest"):
     """Say term by term why one plan beats another, and what would turn it round."""
 
@@ -170,6 +178,8 @@ class ReplanBody(PlanOf, TextBody, title="ReplanRequest"):
     plan over several pools numbers by pool, `old=1,new=2`, or host names."""
     gained: Count = 0
     """Nodes that joined."""
+    gained_by_pool: dict[str, Count] = {}
+    """The same by pool, in place of `gained`: of a plan over several pools."""
     via: Literal["checkpoint", "network"] = "checkpoint"
     """How the state moves; between the devices only with software that can."""
     time_limit_s: Limit = 0.0

@@ -25,12 +25,13 @@ from service.pages.question import question_options_of
 Data = dict[str, Any]
 FORM_CALL = f"{PAGE_PREFIX}form-check"
 MOST_FAULTS = 20
-GOALS = ("objective", "within", "memory_margin", "deadline", "step_limit_s", "pareto")
+GOALS = ("objective", "within", "memory_margin", "deadline", "budget", "step_limit_s", "pareto")
 LABELS = {
     "objective": "Objective",
     "within": "Allowed slowdown",
     "memory-margin": "Memory margin",
     "deadline": "Deadline",
+    "budget": "Budget",
     "pareto": "Pareto front",
     "step-limit": "Longest step",
     "pool": "Pool",
@@ -40,7 +41,7 @@ LABELS = {
 }
 """What the form calls the options of the command line."""
 _LEAD = re.compile(
-    r"(--)?(pin|only|max|set|within|memory[-_]margin|step[-_]limit(_s)?|deadline|objective|pareto)"
+    r"(--)?(pin|only|max|set|within|memory[-_]margin|step[-_]limit(_s)?|deadline|budget|objective|pareto)"
     r": "
 )
 _ANY_OPTION = "--pin, --only or --max "

@@ -26,6 +26,7 @@ WHOLE = (
     "within",
     "memory_margin",
     "deadline",
+    "budget",
     "step_limit_s",
     "pool",
     "pools",

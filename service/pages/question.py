@@ -28,7 +28,7 @@ MOST_TOP = MOST_PAGE_TOP
 """Plans that a page lists at most."""
 MOST_PACKED_CHARS, MOST_UNPACKED_BYTES, MOST_VALUES = 40_000, 1_000_000, 10_000
 """Of `q`: it is read on the event loop, and what is deflated can grow a thousandfold."""
-WORDS = ("framework", "stack", "objective", "deadline", "pool", "pools")
+WORDS = ("framework", "stack", "objective", "deadline", "budget", "pool", "pools")
 NUMBERS = ("within", "memory_margin", "step_limit_s")
 FIELDS = (
     "model",

@@ -30,6 +30,7 @@ from costmodels.step import (
 )
 from hardware.parts import Fabric, Tier
 from tests.costmodels.pipelines import exact_s
+from tests.repeats import examples
 from tests.searches.instances import one_in
 
 N_DEVICES, GBS, LAYERS = 64, 96, 24
@@ -130,7 +131,7 @@ def test_shared_shapes_give_the_bits_of_shapes_of_their_own(problems):
     assert (a.peak_bytes == b.peak_bytes).all()
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(seed=st.integers(0, 10_000), size=st.integers(1, 40))
 def test_the_order_of_rows_does_not_matter(problems, seed, size):
     chance = random.Random(seed)
@@ -284,7 +285,7 @@ def faster(problem, what: str, factor: float):
     return replace(problem, pool=replace(pool, accelerator=replace(part, **{what: value})))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     seed=st.integers(0, 10_000),
     name=st.sampled_from(PROBLEMS),
@@ -301,7 +302,7 @@ def test_more_peak_bandwidth_or_memory_never_makes_a_plan_slower(
     assert (better.peak_bytes == base.peak_bytes).all()
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(seed=st.integers(0, 10_000), name=st.sampled_from(PROBLEMS))
 def test_a_step_is_never_shorter_than_its_arithmetic(problems, seed, name):
     chance, problem = random.Random(seed), problems[name]

@@ -16,6 +16,7 @@ import pytest
 import planner
 from planner.specs.search.axis_values import layout_to_json
 from tests.examples.conftest import ROOT
+from tests.repeats import slow
 
 PLUGIN = (ROOT / "examples" / "schedulers" / "job_submit.lua").read_text()
 NUMBERS = {"min_nodes", "max_nodes", "ntasks_per_node", "num_tasks", "min_cpus"}
@@ -162,10 +163,10 @@ def test_size_and_layout_are_those_of_the_plan_whatever_the_script_says(curl: Pa
     ("release", "gpus"),
     [
         ("slurm-wlm 22.05.8\n", "gres:gpu:8"),
-        ("slurm 23.02.7\n", "gres:gpu:8"),
+        slow("slurm 23.02.7\n", "gres:gpu:8"),
         ("slurm 23.11.1\n", "gres/gpu:8"),
-        ("slurm-wlm 25.05.0\n", "gres/gpu:8"),
-        ("", "gres/gpu:8"),
+        slow("slurm-wlm 25.05.0\n", "gres/gpu:8"),
+        slow("", "gres/gpu:8"),
     ],
 )
 def test_gpus_are_said_as_the_release_reads_them(curl: Path, release: str, gpus: str) -> None:

@@ -19,6 +19,7 @@ from searches.feasibility import any_fits, largest_true, least_true, states_can_
 from searches.options import AXES, TEXT_AXES, SearchOptions
 from searches.rules import Context
 from searches.search import search
+from tests.repeats import examples
 from tests.searches.instances import (
     DENSE,
     FLAT,
@@ -162,7 +163,7 @@ SPACES = {
 
 
 @pytest.mark.slow
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 @given(data=st.data(), name=st.sampled_from(sorted(SPACES)))
 def test_conflicts_of_random_restrictions(data, name):
     axes = data.draw(st.lists(st.sampled_from(sorted(VALUES)), max_size=5, unique=True))

@@ -20,6 +20,7 @@ from searches.space.free_axes import free_axes
 from searches.space.plan_blocks import plan_blocks
 from searches.space.plan_space import legal_masks
 from searches.space.shape_space import legal_shapes
+from tests.repeats import examples
 from tests.searches.instances import INSTANCES, one_in, with_options
 
 NAMES = (
@@ -138,7 +139,7 @@ def test_parts_merge_in_any_order():
     assert all(m == list(front) for m in merged)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(*[st.integers(0, 6)] * 3), max_size=40))
 def test_non_dominated_is_the_definition(points):
     found = [p for p, _ in non_dominated([(p, i) for i, p in enumerate(points)])]

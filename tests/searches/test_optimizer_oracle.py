@@ -46,7 +46,7 @@ def of_job(name: str, memory: float | None = None, model: str = "dense") -> Cont
 
 
 @pytest.mark.parametrize("model", MODELS)
-@pytest.mark.parametrize("name", one_in(2, JOBS))
+@pytest.mark.parametrize("name", one_in(4, JOBS))
 def test_plans_are_those_of_the_oracle(name, model):
     c = of_job(name, model=model)
     plans = thinned(legal_plans(c), 60)

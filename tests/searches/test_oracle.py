@@ -27,6 +27,7 @@ from searches.search import search
 from searches.space.free_axes import free_axes
 from searches.space.plan_space import legal_masks
 from searches.space.shape_space import legal_shapes
+from tests.repeats import examples
 from tests.searches import oracle
 from tests.searches.certificate import remembered
 from tests.searches.instances import (
@@ -465,7 +466,7 @@ def searches(draw: st.DrawFn) -> Context:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, derandomize=True, deadline=None, database=None)
+@settings(max_examples=examples(60), derandomize=True, deadline=None, database=None)
 @given(searches())
 def test_drawn_searches_equal_the_oracle(c):
     check_against_oracle(replace(c, options=replace(c.options, n_finalists=20, bound=False)))

@@ -12,6 +12,7 @@ from costmodels.axes import AXES, modules_code
 from costmodels.plans import Layout
 from searches.options import TEXT_AXES
 from searches.search import search
+from tests.repeats import halved
 from tests.searches.instances import (
     INSTANCES,
     TOY_HOST,
@@ -53,8 +54,8 @@ def test_more_memory_never_gives_fewer_plans_nor_a_slower_best(name):
     assert outcomes[0].n_fit < outcomes[-1].n_fit
 
 
-@pytest.mark.parametrize("faster", FASTER)
-@pytest.mark.parametrize("name", one_in(8, WIDER))
+@pytest.mark.parametrize("faster", one_in(2, FASTER))
+@pytest.mark.parametrize("name", halved(one_in(8, WIDER)))
 def test_a_faster_part_never_gives_a_slower_best_plan(faster, name):
     times = [best_s(faster(FAST[name], factor)) for factor in (0.3, 1.0, 1.2, 20)]
     for slow, fast in itertools.pairwise(times):
@@ -100,7 +101,8 @@ PINNED = (
 )
 
 
-@pytest.mark.parametrize("name", one_in(20, PINNED[::4]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", halved(one_in(20, PINNED[::4])))
 def test_every_axis_pinned_to_the_value_of_the_best_gives_the_same_best(name):
     c = with_options(EVERY[name], bound=True, n_finalists=4)
     best = search(c).finalists[0]

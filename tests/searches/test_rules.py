@@ -89,6 +89,7 @@ REPORTING = (
 """Instances that together with `EXTRA` report every code."""
 
 
+@pytest.mark.slow
 def test_every_code_is_reported_by_some_search_and_no_other():
     silent = {"VPP001"}  # candidates without a pipeline have one chunk from the start
     wanted = set(RULES) - NEVER_COUNTED - silent

@@ -24,6 +24,7 @@ from searches.space import shards
 from searches.space.free_axes import free_axes
 from searches.space.shape_space import ShapeSpace, legal_shapes
 from searches.space.shards import make_shards
+from tests.repeats import examples, halved
 from tests.searches import oracle
 from tests.searches.instances import (
     GB,
@@ -137,8 +138,8 @@ def test_sums_in_the_network_never_give_a_slower_best_plan():
     assert best_s(with_pool(c, n_summing_tiers=1)) <= best_s(c) * NO_SLOWER
 
 
-@pytest.mark.parametrize("faster", FASTER)
-@pytest.mark.parametrize("name", one_in(10, [*VARIED, *LARGER]))
+@pytest.mark.parametrize("faster", one_in(2, FASTER))
+@pytest.mark.parametrize("name", halved(one_in(10, [*VARIED, *LARGER])))
 def test_a_faster_part_never_gives_a_slower_best_plan(faster, name):
     c = {**INSTANCES, **LARGER}[name]
     times = [best_s(faster(c, factor)) for factor in (0.25, 1.0, 1.1, 16)]
@@ -148,7 +149,7 @@ def test_a_faster_part_never_gives_a_slower_best_plan(faster, name):
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(
     name=st.sampled_from(VARIED),
     faster=st.sampled_from(FASTER),
@@ -226,7 +227,7 @@ def same(a: Outcome, b: Outcome) -> None:
     assert replace(a, shards=(0, 0)) == replace(b, shards=(0, 0))  # floats to the last bit
 
 
-@pytest.mark.parametrize("name", one_in(12, [*INSTANCES, *LARGER][::5]))
+@pytest.mark.parametrize("name", halved(one_in(12, [*INSTANCES, *LARGER][::5])))
 @pytest.mark.parametrize(("rows", "shapes"), [(7, 3), (10**9, 1000)])
 def test_tile_and_shard_size_do_not_change_the_answer(name, rows, shapes, monkeypatch):
     if name in LARGER:
@@ -259,7 +260,7 @@ def test_the_same_search_twice_gives_the_same_bytes():
 # Bounds ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", one_in(16, [*INSTANCES, *LARGER][::2]))
+@pytest.mark.parametrize("name", halved(one_in(16, [*INSTANCES, *LARGER][::2])))
 def test_plans_left_out_by_their_bound_change_nothing(name):
     every = {**INSTANCES, **LARGER}[name]
     for n in (1, 5, 64):
@@ -346,7 +347,7 @@ def test_a_plan_that_the_closed_form_ranks_low_is_found_by_its_bound(name):
 # Counts and finalists --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", one_in(9, [*INSTANCES, *LARGER]))
+@pytest.mark.parametrize("name", halved(one_in(9, [*INSTANCES, *LARGER])))
 def test_counts_add_up(name):
     outcome = search({**INSTANCES, **LARGER}[name])
     assert outcome.n_candidate_shapes == outcome.n_shapes + sum(outcome.rejected_shapes.values())

@@ -8,6 +8,7 @@ from costmodels.plans import Layout
 from costmodels.schedule.stages import spelled
 from searches.pricing.layout_prices import price_layouts
 from searches.search import search
+from tests.repeats import halved
 from tests.searches import oracle, oracle_models
 from tests.searches import oracle_physics as physics
 from tests.searches.instances import INSTANCES, one_in, with_options
@@ -88,7 +89,7 @@ def test_a_breakdown_has_the_step_and_the_memory_of_the_oracle(name):
         assert peaks == pytest.approx(wanted, rel=CLOSE)
 
 
-@pytest.mark.parametrize("name", one_in(12, FAST))
+@pytest.mark.parametrize("name", halved(one_in(12, FAST)))
 def test_bounds_change_nothing(name):
     c = FAST[name]
     for n in (1, 8):

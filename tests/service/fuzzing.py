@@ -563,6 +563,7 @@ class Requests:
                 "time_limit_s": SEARCH_S,
             },
             "place": lambda: {**plan, "hosts": "n1"},
+            "trace": lambda: {**plan, "micro_batches": rng.choice((0, 1, 4))},
             "catalogue": lambda: {"name": rng.choice(("h100-sxm-80gb", "", "ib-ndr"))},
             "rules": lambda: {"code": rng.choice(("TP002", "PP001"))},
             "check-spec": lambda: {"document": rng.choice(self.models).data},

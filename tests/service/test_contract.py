@@ -448,6 +448,7 @@ ASKED: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         {"evaluate": {**JOB, "pins": PINS}, "hosts": "n7"},
         ("place", "result.json#1", "--hosts", "n7"),
     ),
+    "trace": ({"evaluate": {**JOB, "pins": PINS}, "micro_batches": 2}, ()),
     "diff": (
         {"a": {"evaluate": {**JOB, "pins": PINS}}, "b": {"evaluate": {**JOB, "pins": {"tp": 4}}}},
         ("diff", "result.json#1", "other.json#1"),
@@ -518,7 +519,9 @@ ASKED |= {
 LARGE = ("scale", "sweep")
 ANSWERED = [
     pytest.param(
-        name, marks=pytest.mark.service if name.startswith((*LARGE, "replan", "solve,")) else ()
+        name,
+        marks=[pytest.mark.service] * name.startswith((*LARGE, "replan", "solve,"))
+        + [pytest.mark.slow] * (name in ("diff", "check")),
     )
     for name in ASKED
 ]

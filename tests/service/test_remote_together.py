@@ -50,6 +50,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("replan", "{}/r.json#t1", "--lost", "o1", "--format", "json"),
         ("replan", "{}/r.json#t1", "--lost", "1"),
         ("replan", "{}/r.json#t1", "--gained", "1"),
+        ("replan", "{}/r.json#t1", "--gained", "new=1"),
+        ("replan", "{}/r.json#1", "--gained", "cold=1"),
+        ("place", "{}/r.json#t1"),
+        ("place", "{}/r.json#t1", "--format", "json"),
+        ("place", "{}/r.json#t1", "--hosts", "n1"),
+        ("trace", "{}/r.json#t1", "-o", "-"),
+        ("trace", "{}/r.json#1", "-o", "-", "--micro-batches", "1"),
     ],
 )
 def test_a_plan_over_several_pools_is_sent(

@@ -11,6 +11,7 @@ from mcp import Client
 
 from service.agents.server import make_server
 from service.agents.tools import TOOLS
+from tests.repeats import slow
 from tests.service.agents.desk import new_desk
 from tools.agent_questions.grading import faults_of
 from tools.agent_questions.question import (
@@ -63,12 +64,13 @@ def test_our_questions_are_answered_right() -> None:
     assert len(wrong) <= 2, wrong
 
 
-def test_quick_ones_are_answered_right() -> None:
-    quick = [q for q in OURS if q.id.split("-")[0] in ("learn", "rule", "memory", "breaks")]
+@pytest.mark.parametrize("kinds", [("learn", "rule", "memory"), slow(("breaks",))])
+def test_quick_ones_are_answered_right(kinds: tuple[str, ...]) -> None:
+    quick = [q for q in OURS if q.id.split("-")[0] in kinds]
     outcomes = outcomes_of(
         [q for q in quick if q.id not in ("breaks-01", "breaks-02", "breaks-03")]
     )
-    assert len(outcomes) >= 8
+    assert len(outcomes) >= 4
     assert [(x.question.id, x.faults) for x in outcomes if x.faults] == []
 
 
@@ -200,6 +202,7 @@ def test_a_file_in_another_form_is_refused(content: Any, said: str, tmp_path: Pa
     assert "fix: " in str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_script_takes_a_file_and_asks_over_stdio(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -211,4 +214,7 @@ def test_the_script_takes_a_file_and_asks_over_stdio(
     file.write_text(yaml.safe_dump(changed(checks=[{"path": "rules.length", "at_most": 0}])))
     assert main([str(file)]) == 1
     assert "WRONG  a" in capsys.readouterr().out
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
     assert main([str(tmp_path / "none.yaml")]) == 2

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.repeats import slow
 from tools.published.examples import benchmark_entries, named_devices
 from tools.published.page import OUTCOMES, differences, layout_words, page
 from tools.published.record import CannotRun, checkouts, document, examples
@@ -51,7 +52,7 @@ def test_only_what_a_framework_refuses_itself_is_refused() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [pytest.param("Primus", marks=pytest.mark.slow), "MindSpeed-LLM", "tpu-recipes"],
+    [pytest.param("Primus", marks=pytest.mark.slow), "MindSpeed-LLM", slow("tpu-recipes")],
 )
 def test_row_is_made_again(source: str) -> None:
     (example,) = examples({source: FOUND[source]}, COPIES / "maxtext")

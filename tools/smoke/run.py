@@ -87,7 +87,7 @@ def run_case(
     full = {**env, **job.env, **case.env}
     if job.programs:
         full["PATH"] = f"{job.programs}:{full.get('PATH', '')}"
-    code, output = _run(list(job.command), full, limit_s)
+    code, output = run_launcher(list(job.command), full, limit_s)
     (folder / "output.txt").write_text(output)
     found = reported_facts(output)
     if code or found is None:
@@ -114,7 +114,7 @@ def job_of(case: Case, planner: Sequence[str], folder: Path) -> EmittedJob:
     return EmittedJob(("bash", str(scripts[0]), "--smoke"), {}, expected, layout)
 
 
-def _run(command: list[str], env: Mapping[str, str], limit_s: float) -> tuple[int, str]:
+def run_launcher(command: list[str], env: Mapping[str, str], limit_s: float) -> tuple[int, str]:
     """Return the exit code and the output of a job; all its processes end with it."""
     process = subprocess.Popen(
         command,

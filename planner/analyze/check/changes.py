@@ -71,14 +71,14 @@ class ChangedRuns:
         changes = changed_settings(run, old, new, priced.problem)
         if not changes:
             return None
-        sets, pins = _as_overrides(changes)
+        sets, pins = as_overrides(changes)
         try:
             changed = self.read(sets, pins)
         except PlannerError:
             return ()
         lines = changed_words(run, changes)
         if run.framework == "megatron":
-            commands, env = _connections(changed.env, old, new)
+            commands, env = connections(changed.env, old, new)
             lines, changed = (*lines, *commands), replace(changed, env=env)
         return lines if self._runs(priced, changed, new) else None
 
@@ -117,7 +117,7 @@ class ChangedRuns:
         return near.layout is not None and with_legal_modes(problem, near.layout).layout == layout
 
 
-def _connections(
+def connections(
     env: Mapping[str, str], old: Layout, new: Layout
 ) -> tuple[tuple[str, ...], Mapping[str, str]]:
     """Return the commands that set CUDA_DEVICE_MAX_CONNECTIONS as `new` needs it, and the env."""
@@ -134,7 +134,7 @@ PINNED = {"pipeline stages": "pp", "recomputation in the script": "recompute"}
 """Words of changes that no file says, and the axis that `--pin` says them with."""
 
 
-def _as_overrides(changes: Settings) -> tuple[Overrides, dict[str, object]]:
+def as_overrides(changes: Settings) -> tuple[Overrides, dict[str, object]]:
     """Return changes as settings of the run and as pins."""
     sets: list[tuple[str, object]] = []
     pins: dict[str, object] = {}

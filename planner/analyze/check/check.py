@@ -7,10 +7,11 @@ are worth most.
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 
 from costmodels.breakdown import break_down
 from costmodels.plans import Layout
+from planner.analyze.check.asked import AskedRun, Devices, unpriced
 from planner.analyze.check.changes import ChangedRuns, PricedRun, best_changes
 from planner.analyze.check.report import Report
 from planner.analyze.check.run_source import (
@@ -21,7 +22,7 @@ from planner.analyze.check.run_source import (
     sorted_overrides,
 )
 from planner.analyze.check.standing import stack_as_run, standing_of
-from planner.analyze.check.verdict import at_least_a_step, describe, judge
+from planner.analyze.check.verdict import at_least_a_step
 from planner.analyze.joined.node_pools import node_list_of, node_pools, pool_names
 from planner.errors import InputProblem, PlannerError, SpecError, UsageError
 from planner.frameworks.launchers.node_types import NODE_LIST
@@ -44,9 +45,6 @@ from planner.solver.sources import Overrides
 from planner.specs.inputs import ClusterInput, Content, FileOrContent, ModelInput
 from planner.specs.loader import cluster_from_dict, load_cluster, model_from_dict
 from searches.frameworks.registry import framework_key, framework_rules
-
-if TYPE_CHECKING:
-    from planner.analyze.joined.check import JoinedRun
 
 NODE_FIELDS = ("nodes", "accelerators_per_node")
 """Fields of a pool whose change by `--set` says how many devices the run starts on."""
@@ -112,69 +110,81 @@ def check(
     check_keywords(CheckKeywords, keywords)
     request = _with_release(CheckOptions(**keywords))
     _check_version(request.version)
-    overrides, pins = sorted_overrides(request.overrides), request.pins or {}
-    if joined := _joined_run(file, cluster, request):
+    if several := _several_pools(file, cluster, request):
         from planner.analyze.joined.check import check_joined  # 100 ms: tables of several pools
 
-        return check_joined(joined)
-    cluster_input = run_cluster(cluster, overrides.cluster, request.pool)
+        return check_joined(_asked(file, request), *several)
+    return _check_on_one_pool(_asked(file, request), cluster, request)
+
+
+def _asked(file: FileOrContent, request: CheckOptions) -> AskedRun:
+    """Return a run with what the user says beside it."""
+    overrides = sorted_overrides(request.overrides)
     own = model_beside(request.model, overrides.model)
     query = RunQuery(
         model=own,
         sets=overrides.run,
         env=request.env,
-        pins=pins,
+        pins=request.pins or {},
         beside=(request.files or {}) if isinstance(file, Content) else request.files,
         version=request.version,
     )
     path = file if isinstance(file, Content) else os.fspath(file)
-    source = RunSource(path, request.framework, query)
+    return AskedRun(
+        source=RunSource(path, request.framework, query),
+        own=own,
+        overrides=overrides,
+        version=request.version,
+        calibration=own_calibration(request.calibration) or load_calibration(),
+        stop=request.stop,
+    )
+
+
+def _check_on_one_pool(
+    asked: AskedRun, cluster: FileOrContent | Mapping[str, Any], request: CheckOptions
+) -> Report:
+    """Return what a run means on the one pool that it uses."""
+    cluster_input = run_cluster(cluster, asked.overrides.cluster, request.pool)
     pool = cluster_input.cluster.pools[0]
     devices, accelerator = pool.n_devices, pool.accelerator
-    counted = any(field.rsplit(".", 1)[-1] in NODE_FIELDS for field, _ in overrides.cluster)
-    run = _pinned(source.read(devices, all_devices=counted), pins)
-    release = request.version or run.release or framework_rules(run.framework).release
-    described, why = describe(run, own, overrides.model)
+    changed = asked.overrides.cluster
+    counted = any(field.rsplit(".", 1)[-1] in NODE_FIELDS for field, _ in changed)
+    run = _pinned(asked.source.read(devices, all_devices=counted), request.pins or {})
+    described, why = asked.describe(run)
     n_devices = run.n_devices or devices
-    placed, device_notes = run_devices(cluster_input, n_devices, run.segment_nodes)
-    notes = [*run.notes, *device_notes]
-    asserted = bool(request.version)
-    verdict = judge(run, described, accelerator, release, own, asserted=asserted)
+    placed, notes = run_devices(cluster_input, n_devices, run.segment_nodes)
+    verdict = asked.judge(run, described, accelerator)
     if described is None and not verdict.refused:
-        raise _no_model(run) if run.model is None and own is None else why or SpecError([])
+        missing = run.model is None and asked.own is None
+        raise _no_model(run) if missing else why or SpecError([])
     if verdict.refused and run.n_devices is None and not counted:
         text = f"judged on the {devices} of the cluster"
         notes.append(f"the file does not say on how many devices it starts: {text}")
-    base = Report(
-        run=run,
-        release=release,
-        refusals=verdict.refused,
-        ignored=verdict.ignored,
-        unwritten=verdict.unwritten,
-        model=described,
-        cluster=placed or cluster_input,
-        enough=n_devices <= devices,
-        plan=None,
-        repairs=(),
-        not_priced=_first_problem(why) if why else "",
-        standing=None,
-        changes=(),
-        notes=tuple(notes),
-        calibration=own_calibration(request.calibration) or load_calibration(),
+    base = unpriced(
+        Report,
+        asked,
+        run,
+        (described, verdict),
+        Devices(placed or cluster_input, n_devices <= devices, notes),
+        _first_problem(why) if why else "",
     )
     if described is None or placed is None:
         text = base.not_priced or f"{n_devices} devices do not fill whole nodes of this pool"
         return replace(base, not_priced=text)
-    runs = ChangedRuns(source, n_devices, accelerator, pool.devices_per_node, overrides.model)
-    return _priced(base, described, placed, runs, request.stop)
+    model_overrides = asked.overrides.model
+    runs = ChangedRuns(
+        asked.source, n_devices, accelerator, pool.devices_per_node, model_overrides
+    )
+    return _priced(base, described, placed, runs, asked.stop)
 
 
-def _joined_run(
+def _several_pools(
     file: FileOrContent, cluster: FileOrContent | Mapping[str, Any], request: CheckOptions
-) -> "JoinedRun | None":
-    """Return a run over several pools: on a cluster of several, with a list of its nodes.
+) -> tuple[ClusterInput, tuple[str, ...]] | None:
+    """Return the cluster of a run over several pools, and the pool of each of its node ranks.
 
-    None where one pool is named. Raises `UsageError` for a list of nodes of one alone.
+    On a cluster of several, with a list of the run's nodes; those of one part are one. None where
+    one pool is named. Raises `UsageError` for a list of nodes of one alone.
     """
     text = "" if request.pool else node_list_of(file, request.files)
     if not text:
@@ -184,8 +194,7 @@ def _joined_run(
     whole = read(cluster, overrides.cluster)  # type: ignore[arg-type]  # chosen by its type
     if len(whole.cluster.pools) < 2:
         return None
-    from planner.analyze.joined.check import JoinedRun  # 100 ms: tables of several pools
-    from planner.solver.together.pools import with_merged_pools
+    from planner.solver.together.pools import with_merged_pools  # 100 ms: several pools
 
     merged = with_merged_pools(whole)
     names = [pool.name for pool in merged.cluster.cluster.pools]
@@ -193,25 +202,7 @@ def _joined_run(
     if len(set(pools)) == 1:
         text = f"{NODE_LIST} names nodes of pool {pools[0]} alone"
         raise UsageError(text, option("pool", pools[0]) + ", or correct the list", "files")
-    own = model_beside(request.model, overrides.model)
-    path = file if isinstance(file, Content) else os.fspath(file)
-    query = RunQuery(
-        model=own,
-        sets=overrides.run,
-        env=request.env,
-        pins=request.pins or {},
-        beside=(request.files or {}) if isinstance(file, Content) else request.files,
-        version=request.version,
-    )
-    return JoinedRun(
-        source=RunSource(path, request.framework, query),
-        cluster=merged.cluster,
-        pools=pools,
-        version=request.version,
-        own=own,
-        model_overrides=overrides.model,
-        calibration=own_calibration(request.calibration) or load_calibration(),
-    )
+    return merged.cluster, pools
 
 
 def _no_model(run: ExistingRun) -> SpecError:

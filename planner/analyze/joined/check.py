@@ -5,29 +5,30 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.mixed.layer_tables import Degrees, mixed_problem
+from costmodels.mixed.layer_tables import Degrees, mixed_problem, possible_degrees
 from costmodels.mixed.plans import MixedPlan, MixedStage, PipelineKind
 from costmodels.plans import Layout
+from hardware.parts import Accelerator
+from planner.analyze.check.asked import AskedRun, Devices, unpriced
 from planner.analyze.check.report import Report
-from planner.analyze.check.run_source import RunSource
 from planner.analyze.check.standing import stack_as_run
-from planner.analyze.check.verdict import Verdict, describe, judge
+from planner.analyze.check.verdict import Verdict
 from planner.analyze.joined.explanation import JoinedExplanation
+from planner.analyze.joined.run_changes import PricedJoinedRun, joined_changes
+from planner.analyze.joined.standing import joined_standing, nodes_of_run
 from planner.errors import PlannerError, SpecError
 from planner.frameworks.launchers.node_types import NODE_LIST
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.nearest_layout import nearest_layout
-from planner.solver.calibration.file import Calibration
 from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
-from planner.solver.sources import Overrides
 from planner.solver.together.opened import OpenedJoined
 from planner.solver.together.plans import PlanRecords
+from planner.solver.together.pools import in_order
 from planner.solver.together.problems import RUNNER, JoinedProblem, check_model
 from planner.solver.together.records import Together
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import model_from_dict
-from searches.frameworks.registry import framework_rules
 from searches.frameworks.rule import Broken
 
 
@@ -58,49 +59,38 @@ class JoinedReport(Report):
 
 @dataclass(frozen=True, slots=True)
 class JoinedRun:
-    """A run over several pools, and what the user says beside it."""
+    """A run over several pools."""
 
-    source: RunSource
+    asked: AskedRun
     cluster: ClusterInput
     """All pools, those of one part as one."""
     pools: tuple[str, ...]
     """By node rank."""
-    version: str
-    own: ModelInput | None
-    """The model file beside the run."""
-    model_overrides: Overrides
-    calibration: Calibration
 
 
-def check_joined(asked: JoinedRun) -> JoinedReport:
-    """Return what a run over several pools means: the verdict, and its price by stage and pool."""
-    pools = {pool.name: pool for pool in asked.cluster.cluster.pools}
-    counts = Counter(asked.pools)
-    sizes = {pools[name].devices_per_node for name in counts}
+def check_joined(asked: AskedRun, cluster: ClusterInput, pools: tuple[str, ...]) -> JoinedReport:
+    """Return what a run over several pools means: the verdict, and its price by stage and pool.
+
+    `pools` are the pool of each node, by node rank, of a cluster whose pools of one part are one.
+    """
+    parts = {pool.name: pool for pool in cluster.cluster.pools}
+    counts = Counter(pools)
+    sizes = {parts[name].devices_per_node for name in counts}
     per_node = max(sizes)
-    n_devices = len(asked.pools) * per_node
+    n_devices = len(pools) * per_node
     run = asked.source.read(n_devices, all_devices=False)
-    release = asked.version or run.release or framework_rules(run.framework).release
-    described, why = describe(run, asked.own, asked.model_overrides)
-    verdict = _verdict(asked, run, described, release, list(counts))
+    described, why = asked.describe(run)
+    verdict = _verdict(asked, run, described, [parts[name].accelerator for name in counts])
     if described is None and not verdict.refused:
         raise why or SpecError([])
-    base = JoinedReport(
-        run=run,
-        release=release,
-        refusals=verdict.refused,
-        ignored=verdict.ignored,
-        unwritten=verdict.unwritten,
-        model=described,
-        cluster=asked.cluster,
-        enough=all(n <= pools[name].n_nodes for name, n in counts.items()),
-        plan=None,
-        repairs=(),
-        not_priced="the sizes of its model do not go together",
-        standing=None,
-        changes=(),
-        notes=(*run.notes, *_node_notes(counts, pools)),
-        calibration=asked.calibration,
+    enough = all(n <= parts[name].n_nodes for name, n in counts.items())
+    base = unpriced(
+        JoinedReport,
+        asked,
+        run,
+        (described, verdict),
+        Devices(cluster, enough, _node_notes(counts, parts)),
+        "the sizes of its model do not go together",
     )
     if described is None:
         return base
@@ -109,22 +99,17 @@ def check_joined(asked: JoinedRun) -> JoinedReport:
     if run.n_devices not in (None, n_devices):
         text = f"it starts {run.n_devices} processes, {NODE_LIST} names nodes for {n_devices}"
         return replace(base, not_priced=text)
-    return _priced(base, asked, described, per_node)
+    return _priced(base, JoinedRun(asked, cluster, pools), described, per_node)
 
 
 def _verdict(
-    asked: JoinedRun,
+    asked: AskedRun,
     run: ExistingRun,
     model: ModelInput | None,
-    release: str,
-    names: Sequence[str],
+    parts: Sequence[Accelerator],
 ) -> Verdict:
     """Return the rules that the run breaks on the parts of its pools, each once."""
-    parts = {pool.name: pool.accelerator for pool in asked.cluster.cluster.pools}
-    verdicts = [
-        judge(run, model, parts[name], release, asked.own, asserted=bool(asked.version))
-        for name in names
-    ]
+    verdicts = [asked.judge(run, model, part) for part in parts]
 
     def once(some: Sequence[tuple[Broken, ...]]) -> tuple[Broken, ...]:
         return tuple({(b.rule.code, b.reason): b for broken in some for b in broken}.values())
@@ -162,26 +147,53 @@ def _priced(
     if why := why_not_modelled(run.framework, layout):
         return replace(base, not_priced=f"{why}: not modelled over several pools")
     names = [pool.name for pool in asked.cluster.cluster.pools]
-    used = [name for name in names if name in asked.pools]
+    indices = in_order(asked.cluster, [i for i, name in enumerate(names) if name in asked.pools])
+    used = [names[i] for i in indices]
     ranks = [used.index(name) for name in asked.pools for _ in range(per_node)]
     plan = plan_of_ranks(layout, ranks)
     if plan is None:
         return replace(base, not_priced="ranks of one stage lie on two pools")
     try:
         check_model(model.shape, model.job)
-        joined = _problem(base, asked, model, plan, [names.index(name) for name in used])
+        kind, stage = plan.kinds[0], plan.kinds[0].stages[0]
+        own = Degrees(stage.tp, stage.cp, stage.ep, kind.mbs)
+        joined = _problem(base, asked, model, [own], plan.zero, indices)
         priced = joined.price(plan)
     except PlannerError as error:
         return replace(base, not_priced=error.message)
     except KeyError:
         return replace(base, not_priced="its degrees have no price on one of its pools")
-    record = PlanRecords(model, asked.cluster, joined).record(plan, priced, 1)
+    record = PlanRecords(model, asked.cluster, joined, asked.asked.calibration).record(
+        plan, priced, 1
+    )
     blank = Together((), {}, {}, False, (), None, None, True, (), ())
     opened = OpenedJoined(
         model, asked.cluster, _options(base, asked), blank, joined, plan, priced, record, record
     )
-    explanation = JoinedExplanation(opened)
-    return replace(base, model=model, repairs=near.repairs, not_priced="", joined=explanation)
+    report = replace(
+        base,
+        model=model,
+        repairs=near.repairs,
+        not_priced="",
+        joined=JoinedExplanation(opened),
+    )
+    is_fit = bool(report.fits)
+    run_priced = PricedJoinedRun(
+        asked=asked.asked,
+        report=report,
+        model=model,
+        layout=layout,
+        per_node=per_node,
+        plan_of=lambda x: plan_of_ranks(x, ranks),
+        step_s=record.step_time_s,
+        fits=is_fit,
+        problem_of=lambda degrees: _problem(base, asked, model, degrees, layout.zero, indices),
+    )
+    nodes = nodes_of_run(asked.cluster, Counter(asked.pools))
+    options = SolveOptions(framework=run.framework, own_calibration=asked.asked.calibration)
+    stop, step_s = asked.asked.stop, record.step_time_s
+    standing = joined_standing(model, nodes, options, step_s, stop, fits=is_fit)
+    return replace(report, standing=standing, changes=joined_changes(run_priced))
 
 
 def why_not_modelled(framework: str, layout: Layout) -> str:
@@ -246,7 +258,7 @@ def _options(base: JoinedReport, asked: JoinedRun) -> SolveOptions:
     return SolveOptions(
         framework=base.run.framework,
         stack=base.run.stack_name,
-        own_calibration=asked.calibration,
+        own_calibration=asked.asked.calibration,
     )
 
 
@@ -254,20 +266,23 @@ def _problem(
     base: JoinedReport,
     asked: JoinedRun,
     model: ModelInput,
-    plan: MixedPlan,
+    degrees: Sequence[Degrees],
+    zero: int,
     indices: Sequence[int],
 ) -> JoinedProblem:
-    """Return the job on the pools of a run, with tables for its stages alone."""
+    """Return the job on the pools of a run, with tables of some degrees.
+
+    A pool has tables of those that it may run; of one that is asked for alone in any case.
+    """
     options = _options(base, asked)
     standard = [make_problem(model, asked.cluster.only(i), options) for i in indices]
     problems = tuple(replace(x, stack=stack_as_run(x.stack, base.run)) for x in standard)
-    kind, stage = plan.kinds[0], plan.kinds[0].stages[0]
-    own = Degrees(stage.tp, stage.cp, stage.ep, kind.mbs)
+    able = [set(degrees if len(degrees) == 1 else possible_degrees(x)) for x in problems]
     hour = [asked.cluster.operations[i].price_per_device_hour or 0.0 for i in indices]
     mixed = mixed_problem(
         problems,
         asked.cluster.cluster,
         [price / 3600.0 for price in hour],
-        degrees=[[own]] * len(problems),
+        degrees=[[x for x in degrees if x in own] for own in able],
     )
-    return JoinedProblem(replace(mixed, zero=plan.zero), problems, tuple(indices))
+    return JoinedProblem(replace(mixed, zero=zero), problems, tuple(indices))

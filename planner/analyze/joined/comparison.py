@@ -1,7 +1,7 @@
 """Two plans, at least one of them over several pools, term by term; what would turn it round."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 from costmodels.mixed.prices import price
 from costmodels.plans import Layout
 from planner.documents import LibraryAnswer
-from planner.solver.answer.reasons import shown_layout
+from planner.solver.answer.reasons import shown_layout, stage_words
 from planner.solver.answer.result import Plan
 from planner.solver.answer.result_store import Opened
 from planner.solver.together.link_worth import with_bandwidth
@@ -227,7 +227,7 @@ def _one_pool_side(plan: Plan) -> Side:
             "ep": str(x.ep),
             "mbs": str(x.mbs),
             "micro-batches": str(x.n_micro),
-            "layers": f"{plan.pool} {_counts_words(_rank_layers(x))}",
+            "layers": f"{plan.pool} {stage_words(_rank_layers(x))}",
             "recompute": x.recompute,
             "zero": str(x.zero),
         },
@@ -243,19 +243,9 @@ def _kind_words(kind: JoinedKind) -> str:
 
 
 def _layers_words(stages: tuple[JoinedStage, ...]) -> str:
-    """Return the layers of stages by pool: `old 7x3 new 10x5-9`."""
+    """Return the layers of stages by pool: `old 3x7 new 5x10-9`."""
     runs = groupby(stages, key=lambda x: x.pool)
-    return " ".join(f"{pool} {_counts_words([x.layers for x in run])}" for pool, run in runs)
-
-
-def _counts_words(counts: Sequence[int]) -> str:
-    """Return layers of stages, equal ones once.
-
-    >>> _counts_words([10, 10, 9])
-    '10x2-9'
-    """
-    runs = ((n, len(list(run))) for n, run in groupby(counts))
-    return "-".join(f"{n}x{times}" if times > 1 else str(n) for n, times in runs)
+    return " ".join(f"{pool} {stage_words([x.layers for x in run])}" for pool, run in runs)
 
 
 def _rank_layers(layout: Layout) -> list[int]:

@@ -10,18 +10,38 @@ from planner.frameworks.launchers.node_types import NODE_LIST
 from planner.specs.inputs import Content, FileOrContent
 from planner.specs.yaml.document import read_text
 
+LINE = "RANK POOL [HOST]"
+"""What a line of the list says."""
+
 
 def node_list_of(file: FileOrContent, files: Mapping[str, str] | None) -> str:
-    """Return the node list of a run: among the files given, or beside the run; empty without."""
+    """Return the node list of a run: among the files given, or beside the run; empty without.
+
+    Raises `UsageError` for a list that is empty or cannot be read.
+    """
     if files and NODE_LIST in files:
-        return files[NODE_LIST]
+        return _not_empty(files[NODE_LIST], NODE_LIST)
     if isinstance(file, Content) or files is not None:
         return ""
     path = Path(os.fspath(file)).parent / NODE_LIST
-    try:
-        return read_text(str(path)) if path.is_file() else ""
-    except (OSError, SpecError):
+    if not os.path.lexists(path):
         return ""
+    try:
+        text = read_text(str(path))
+    except SpecError as error:
+        first = error.problems[0]
+        raise UsageError(
+            f"{path}: the list of nodes cannot be read: {first.message}",
+            f"a line a node: {LINE}, or remove it",
+            "files",
+        ) from None
+    return _not_empty(text, str(path))
+
+
+def _not_empty(text: str, path: str) -> str:
+    if text.strip():
+        return text
+    raise UsageError(f"{path}: it names no node", f"a line a node: {LINE}, or remove it", "files")
 
 
 def node_pools(text: str, pools: Mapping[str, Any]) -> tuple[str, ...]:
@@ -34,12 +54,10 @@ def node_pools(text: str, pools: Mapping[str, Any]) -> tuple[str, ...]:
     names = []
     for number, row in enumerate(rows):
         if len(row) not in (2, 3) or row[0] != str(number):
-            raise _wrong(f"line {number + 1} is {' '.join(row)!r}", "RANK POOL [HOST], from 0 on")
+            raise _wrong(f"line {number + 1} is {' '.join(row)!r}", f"{LINE}, from 0 on")
         if row[1] not in pools:
             raise _wrong(f"the cluster has no pool {row[1]!r}", f"one of {', '.join(pools)}")
         names.append(str(pools[row[1]]))
-    if not names:
-        raise _wrong("it names no node", "a line a node: RANK POOL [HOST]")
     return tuple(names)
 
 

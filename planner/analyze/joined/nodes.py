@@ -1,7 +1,7 @@
-"""Nodes that pools of a job over several pools lose: which, and the cluster that is left."""
+"""Nodes that pools of a job over several lose or gain: which, and the cluster that is there."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from planner.errors import BadValue, SpecError, UsageError
 from planner.option_names import option
@@ -10,6 +10,8 @@ from planner.specs.importers.hostlist import compress_hosts, expand_hosts
 from planner.specs.inputs import ClusterInput
 from planner.specs.loader import cluster_from_dict
 
+MOST_GAINED = 1_000_000
+"""Nodes that may join a pool."""
 FORM = "POOL=N, such as old=1, several with commas, or host names"
 
 
@@ -20,6 +22,8 @@ class LostNodes:
     by_pool: Mapping[str, frozenset[int]]
     cluster: ClusterInput
     """As it was."""
+    gained: Mapping[str, int] = field(default_factory=dict)
+    """Nodes that joined, by pool."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -35,14 +39,20 @@ class LostNodes:
     def nodes(self) -> dict[str, tuple[int, int]]:
         """Nodes of each pool before and after."""
         return {
-            pool.name: (pool.n_nodes, pool.n_nodes - len(self.by_pool.get(pool.name, ())))
+            pool.name: (
+                pool.n_nodes,
+                pool.n_nodes
+                - len(self.by_pool.get(pool.name, ()))
+                + self.gained.get(pool.name, 0),
+            )
             for pool in self.cluster.cluster.pools
         }
 
     def left(self) -> ClusterInput:
-        """Return the cluster without them; a pool of which nothing is left is gone.
+        """Return the cluster without them and with those that joined.
 
-        Raises `UsageError` where no node is left, or what is left makes no cluster.
+        A pool of which nothing is left is gone; one that grew has no names of nodes. Raises
+        `UsageError` where no node is left, or what is there makes no cluster.
         """
         document = self.cluster.document
         entries, gone = [], set()
@@ -53,8 +63,9 @@ class LostNodes:
                 gone.add(entry["name"])
                 continue
             changed = dict(entry)
-            if lost:
-                hosts = self.cluster.sources[i].hosts
+            joined = self.gained.get(entry["name"], 0)
+            if lost or joined:
+                hosts = () if joined else self.cluster.sources[i].hosts
                 changed = {k: v for k, v in entry.items() if k not in ("hosts", "free_nodes")}
                 changed["nodes"] = n_left
                 if hosts:
@@ -70,7 +81,7 @@ class LostNodes:
             return cluster_from_dict({**rest, "pools": entries, **more})
         except SpecError as error:
             raise UsageError(
-                f"what is left does not make this cluster: {error.message}",
+                f"the nodes that are there do not make this cluster: {error.message}",
                 "write the cluster file of the new cluster, and planner solve for it",
             ) from None
 
@@ -92,7 +103,8 @@ def lost_texts(text: str) -> tuple[str, ...]:
 def lost_nodes(cluster: ClusterInput, plan: JoinedPlan, lost: int | Sequence[str]) -> LostNodes:
     """Return the nodes that are gone; of a number of a pool the last of those in use.
 
-    Raises `UsageError` for a number without a pool, and for nodes that are not there.
+    Raises `UsageError` for a number without a pool, of a pool that is named twice or that the plan
+    does not use, and for nodes that are not there.
     """
     pools = {pool.name: pool for pool in cluster.cluster.pools}
     if isinstance(lost, int) or any(text.strip().isdigit() for text in lost):
@@ -103,20 +115,57 @@ def lost_nodes(cluster: ClusterInput, plan: JoinedPlan, lost: int | Sequence[str
             "lost",
         )
     by_pool: dict[str, set[int]] = {}
+    counted: set[str] = set()
     for text in lost:
         name, equals, count = text.partition("=")
         if not equals:
             name, place = _host(cluster, text)
+            if name in counted:
+                raise _wrong(f"{text}: a number of pool {name} is named too", "name all hosts")
             by_pool.setdefault(name, set()).add(place)
             continue
         if name not in pools:
             raise _wrong(f"{text}: the cluster has no pool {name!r}", f"one of {', '.join(pools)}")
+        if name in by_pool:
+            raise _wrong(f"{text}: pool {name} is named twice", f"one number, {name}=N, or hosts")
+        counted.add(name)
         used = -(-plan.devices.get(name, 0) // pools[name].devices_per_node)
-        most = used or pools[name].n_nodes
-        if not count.isascii() or not count.isdigit() or not 1 <= int(count) <= most:
-            raise _wrong(f"{text}: the plan runs on {used} nodes of {name}", f"1 to {most}")
-        by_pool.setdefault(name, set()).update(range(most - int(count), most))
+        if not used:
+            raise _wrong(
+                f"{text}: the plan uses no node of {name}, and runs on as it is",
+                f"pools that it uses: {', '.join(plan.devices)}",
+            )
+        if not count.isascii() or not count.isdigit() or not 1 <= int(count) <= used:
+            nodes = "1 node" if used == 1 else f"{used} nodes"
+            raise _wrong(f"{text}: the plan runs on {nodes} of {name}", f"{name}=1 to {used}")
+        by_pool.setdefault(name, set()).update(range(used - int(count), used))
     return LostNodes({name: frozenset(x) for name, x in by_pool.items()}, cluster)
+
+
+def gained_nodes(cluster: ClusterInput, gained: int | Mapping[str, int]) -> dict[str, int]:
+    """Return how many nodes joined each pool.
+
+    Raises `UsageError` for a number without a pool, and for pools that are not there.
+    """
+    names = [pool.name for pool in cluster.cluster.pools]
+    if isinstance(gained, int):
+        if not gained:
+            return {}
+        raise UsageError(
+            option("gained", str(gained)) + ": the plan uses several pools, and one of them grew",
+            f"say which: POOL=N, such as {names[0]}=1; pools: {', '.join(names)}",
+            "gained",
+        )
+    for name, n in gained.items():
+        if name not in names:
+            message = option("gained", f"{name}={n}") + f": the cluster has no pool {name!r}"
+            raise UsageError(message, f"one of {', '.join(names)}", "gained")
+        if not 1 <= n <= MOST_GAINED:
+            message = (
+                option("gained", f"{name}={n}") + f": no number of nodes up to {MOST_GAINED:,}"
+            )
+            raise UsageError(message, f"for example {name}=1", "gained")
+    return dict(gained)
 
 
 def _host(cluster: ClusterInput, host: str) -> tuple[str, int]:

@@ -1,50 +1,60 @@
-"""A running plan over several pools lost nodes: what now, and does moving pay?
+"""A running plan over several pools lost or gained nodes: what now, and does moving pay?
 
 As `planner.analyze.replan.replan` for one pool: the best plan on the nodes that are left is a full
 search over them; beside it stands the old layout with as many of its pipelines as they hold. Both
-stop training for a checkpoint: max(R, (W + K) N / B) + r. Left out: moving the state between
-devices, and nodes that join.
+stop training for a checkpoint, w + max(R, (W + K) N / B) + r, or while the state moves between the
+devices (`planner.analyze.joined.moving`).
 """
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from costmodels.mixed.prices import fits
 from costmodels.run.goodput import best_interval_s, checkpoint_time_s, job_mtbf_s, saved_bytes
 from planner.analyze.joined.comparison import Side, side_of
-from planner.analyze.joined.fewer import with_fewer_pipelines
-from planner.analyze.joined.nodes import LostNodes, lost_nodes
+from planner.analyze.joined.moving import network_move
+from planner.analyze.joined.nodes import LostNodes, gained_nodes, lost_nodes
+from planner.analyze.replan.gained import Gained
 from planner.analyze.replan.replan import Via, crossing_s, open_options
 from planner.documents import LibraryAnswer
 from planner.errors import UsageError
 from planner.option_names import option
 from planner.solver.answer.result import Plan, Result
 from planner.solver.execution import Execution
-from planner.solver.together.answer import value_of
+from planner.solver.together.fewer import with_fewer_pipelines
 from planner.solver.together.opened import OpenedJoined, mixed_plan, plan_problem
 from planner.solver.together.plans import PlanRecords
+from planner.solver.together.ranking import value_of
 from planner.solver.together.records import JoinedPlan
 from planner.specs.inputs import ClusterInput
 
 
 @dataclass(frozen=True, slots=True)
 class JoinedMove:
-    """What it takes to get from the running plan to another one, through a checkpoint; seconds."""
+    """What it takes to get from the running plan to another one; seconds."""
 
     checkpoint_bytes: float
     read_s: float
+    write_s: float
+    """To write one before a planned change; 0 after a loss."""
     redo_s: float
     """Expected work since the last checkpoint, done again."""
     restart_s: float
     stop_s: float
     """How long training stops, work done again included."""
+    network_s: float | None = None
+    """Between the devices; None where it is not known, or what they hold is not all."""
+    total_bytes: float | None = None
+    """That devices lack."""
+    via: Via = "checkpoint"
 
     def to_json(self) -> dict[str, Any]:
         """Return the figures under their names, bytes as whole numbers."""
-        data = {**asdict(self), "checkpoint_bytes": round(self.checkpoint_bytes)}
-        return {**data, "write_s": 0.0, "network_s": None, "via": "checkpoint"}
+        total = None if self.total_bytes is None else round(self.total_bytes)
+        checkpoint = round(self.checkpoint_bytes)
+        return {**asdict(self), "checkpoint_bytes": checkpoint, "total_bytes": total}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,9 @@ class JoinedReplan(LibraryAnswer):
     changes: tuple[tuple[str, str, str], ...]
     """What differs between the old plan and the best: axis, old, new."""
     move: JoinedMove
-    """To either: both load the same checkpoint."""
+    """To the best plan."""
+    carry_move: JoinedMove
+    """To the old layout with fewer pipelines: through the same checkpoint, or the network."""
     notes: tuple[str, ...]
     is_hit: bool
     """Whether the old plan ran on one of the lost nodes; else it runs on as it is."""
@@ -72,7 +84,7 @@ class JoinedReplan(LibraryAnswer):
     @property
     def carry_on_stop_s(self) -> float:
         """How long carrying on stops training."""
-        return self.move.stop_s if self.is_hit else 0.0
+        return self.carry_move.stop_s if self.is_hit else 0.0
 
     @property
     def break_even_s(self) -> float | None:
@@ -108,7 +120,7 @@ class JoinedReplan(LibraryAnswer):
             "nodes": {
                 "before": sum(before for before, _ in nodes.values()),
                 "lost": list(self.lost.names),
-                "gained": 0,
+                "gained": sum(self.lost.gained.values()),
                 "after": sum(after for _, after in nodes.values()),
                 "pools": {name: {"before": x, "after": y} for name, (x, y) in nodes.items()},
             },
@@ -124,7 +136,7 @@ class JoinedReplan(LibraryAnswer):
             "carry_on": {
                 "plan": None,
                 "reason": self.reason,
-                "move": {**self.move.to_json(), "stop_s": self.carry_on_stop_s}
+                "move": {**self.carry_move.to_json(), "stop_s": self.carry_on_stop_s}
                 if carried
                 else None,
                 "nearest": None,
@@ -151,37 +163,31 @@ def replan_joined(
     execution: Execution,
     *,
     lost: int | Sequence[str],
-    gained: int = 0,
+    gained: Gained = 0,
     via: Via = "checkpoint",
 ) -> JoinedReplan:
-    """Return what to do with a running plan over several pools after nodes of some were lost.
+    """Return what to do with a running plan over several pools after some lost or gained nodes.
 
-    `lost` are numbers of nodes by pool (`old=1`), or host names. Raises `UsageError` for nodes
-    that are not there, for nodes that join, and for another way than a checkpoint.
+    `lost` are numbers of nodes by pool (`old=1`), or host names; `gained` numbers by pool. Raises
+    `UsageError` for nodes that are not there. Where what moves between the devices is not known
+    (`planner.analyze.joined.moving`) a note says why, and the state goes through a checkpoint.
     """
     from planner.solver.solve import solve_again
 
-    if gained:
-        raise UsageError(
-            option("gained", str(gained)) + ": the plan uses several pools, and one of them grew",
-            "write the nodes into the cluster file, and planner solve "
-            + option("pools", "together"),
-            "gained",
-        )
-    if via != "checkpoint":
-        raise UsageError(
-            option("via", via) + ": not modelled over several pools",
-            option("via", "checkpoint"),
-            "via",
-        )
-    gone = lost_nodes(opened.cluster, opened.saved, lost)
-    if not gone.by_pool:
-        raise UsageError("no node is lost", "for example " + option("lost", "old=1"), "lost")
+    joined = gained_nodes(opened.cluster, gained)
+    gone = replace(lost_nodes(opened.cluster, opened.saved, lost), gained=joined)
+    if not gone.by_pool and not joined:
+        fix = "for example " + option("lost", "old=1") + ", or " + option("gained", "old=1")
+        raise UsageError("no node is lost or gained", fix, "lost")
     left = gone.left()
     options = open_options(opened.options)
     result = solve_again(opened.model, left, options, execution)
     best = best_of(result, opened.options.objective, runs=bool(opened.plan.runs_on))
     carried, reason = _carried_on(opened, left)
+    is_hit = _is_hit(opened, gone)
+    move = _move(opened, best, left, is_loss=is_hit)
+    moves = [_through(opened, gone, left, x, move, via) for x in (best, carried)]
+    unknown = [f"{text}: through a checkpoint" for _, text in moves if text and via == "network"]
     old = side_of(opened.plan)
     found = side_of(best) if best else None
     new = found.axes if found else old.axes
@@ -194,10 +200,34 @@ def replan_joined(
         carry_on=carried,
         reason=reason,
         changes=tuple(changes),
-        move=_move(opened, best, left),
-        notes=(*_notes(lost), *passed_over(result, best)),
-        is_hit=_is_hit(opened, gone),
+        move=moves[0][0],
+        carry_move=moves[1][0],
+        notes=(*_notes(lost, is_hit), *dict.fromkeys(unknown), *passed_over(result, best)),
+        is_hit=is_hit,
     )
+
+
+def _through(
+    opened: OpenedJoined,
+    gone: LostNodes,
+    left: ClusterInput,
+    target: Plan | JoinedPlan | None,
+    move: JoinedMove,
+    via: Via,
+) -> tuple[JoinedMove, str]:
+    """Return a move with what it takes between the devices, and why that is not known."""
+    if target is None:
+        return move, ""
+    found = network_move(opened, gone, left, target)
+    if isinstance(found, str):
+        return move, f"what moves between the devices is not known: {found}"
+    more = replace(move, network_s=found.network_s, total_bytes=found.total_bytes)
+    if found.network_s is None:
+        return more, "what the lost nodes held is nowhere else"
+    if via == "checkpoint":
+        return more, ""
+    stop_s = max(move.restart_s, found.network_s)
+    return replace(more, write_s=0.0, redo_s=0.0, stop_s=stop_s, via="network"), ""
 
 
 def _is_hit(opened: OpenedJoined, gone: LostNodes) -> bool:
@@ -249,11 +279,17 @@ def _carried_on(opened: OpenedJoined, left: ClusterInput) -> tuple[JoinedPlan | 
         return None, "with fewer pipelines it does not fit into memory"
     n_before, n_after = (sum(x.n_pipelines for x in p.kinds) for p in (old, fewer))
     text = "as it was" if n_before == n_after else f"pipelines {n_before} -> {n_after}"
-    return PlanRecords(opened.model, left, joined).record(fewer, priced, opened.plan.rank), text
+    records = PlanRecords(opened.model, left, joined, opened.options.calibration)
+    return records.record(fewer, priced, opened.plan.rank), text
 
 
-def _move(opened: OpenedJoined, best: Plan | JoinedPlan | None, left: ClusterInput) -> JoinedMove:
-    """Return what loading the last checkpoint takes, and the work that is done again."""
+def _move(
+    opened: OpenedJoined, best: Plan | JoinedPlan | None, left: ClusterInput, *, is_loss: bool
+) -> JoinedMove:
+    """Return what loading a checkpoint takes: the last one, with the work that is done again.
+
+    Where the old plan lost nothing the change is planned, and one is written before.
+    """
     used = {opened.joined.indices[i]: opened.mixed.n_devices(i) for i in opened.mixed.pools}
     operations = opened.cluster.operations
     first = operations[min(used)]
@@ -268,13 +304,17 @@ def _move(opened: OpenedJoined, best: Plan | JoinedPlan | None, left: ClusterInp
         n_readers = best.layout.n_devices
     share = n_readers if first.bandwidth_is_per_device else 1
     read_s = n_bytes / (first.checkpoint_bytes_per_s * share)
-    stop_s = max(first.restart_s, read_s) + redo_s
-    return JoinedMove(n_bytes, read_s, redo_s, first.restart_s, stop_s)
+    redo_s, write_s = (redo_s, 0.0) if is_loss else (0.0, write_s)
+    stop_s = write_s + max(first.restart_s, read_s) + redo_s
+    return JoinedMove(n_bytes, read_s, write_s, redo_s, first.restart_s, stop_s)
 
 
-def _notes(lost: int | Sequence[str]) -> list[str]:
-    notes = ["the state moves through a checkpoint: between devices it is not modelled"]
+def _notes(lost: int | Sequence[str], is_hit: bool) -> list[str]:
+    notes = []
     if not isinstance(lost, int) and any("=" in text for text in lost):
         notes.append("which nodes of a pool are lost is not said: the last in use are taken")
-    notes.append("work since the last checkpoint is half of the interval that loses least")
+    if is_hit:
+        notes.append("work since the last checkpoint is half of the interval that loses least")
+    else:
+        notes.append("the old layout runs on as it is: moving is planned, after a checkpoint")
     return notes

@@ -32,6 +32,7 @@ import numpy as np
 from costmodels.breakdown import break_down
 from costmodels.plans import Layout
 from costmodels.run.goodput import checkpoint_time_s, goodput, saved_bytes
+from planner.analyze.replan.gained import Gained, gained_of_pool
 from planner.analyze.replan.resharding import holdings, lacking_bytes, port_bytes_per_s, survives
 from planner.documents import LibraryAnswer
 from planner.errors import BadValue, EmitError, SearchError, SpecError, UsageError
@@ -208,7 +209,7 @@ def replan(
     execution: Execution,
     *,
     lost: int | Sequence[str] = 0,
-    gained: int = 0,
+    gained: Gained = 0,
     via: Via = "checkpoint",
 ) -> Replan:
     """Return what to do with a running plan after its pool lost or gained nodes.
@@ -220,6 +221,7 @@ def replan(
     from planner.solver.solve import solve_inputs
 
     model, cluster, _, plan = opened
+    gained = gained_of_pool(gained, cluster.cluster.pools[0].name)
     model = replace(model, listed=())
     gone = lost_nodes(cluster, plan.layout.n_devices, lost)
     if not gone and not gained:
@@ -335,6 +337,7 @@ def open_options(options: SolveOptions) -> SolveOptions:
         pareto=(),
         deadline_s=None,
         step_limit_s=None,
+        budget_usd=None,
     )
 
 

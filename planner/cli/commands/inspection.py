@@ -31,6 +31,11 @@ def run_trace(reference: str, out: str, micro_batches: int) -> None:
     else:
         _, _, problem, plan = opened_plan(reference)
         plan_id, text = plan.plan_id, trace_json(problem, plan, micro_batches)
+    show_trace(text, plan_id, out)
+
+
+def show_trace(text: str, plan_id: str, out: str) -> None:
+    """Write a trace file, or print it where it is named -."""
     if out == "-":
         sys.stdout.write(text)
         return
@@ -90,21 +95,28 @@ def run_neighbours(reference: str, framework: str, form: str) -> None:
 def run_place(reference: str, hosts: str | None, out: str, form: str) -> None:
     """Run `planner place`: print where the ranks of a plan run, write the files for launchers."""
     from planner import __version__
-    from planner.analyze.joined_files import joined_placement
+    from planner.analyze.joined_files import check_own_hosts, joined_heading, joined_placement
     from planner.cli.files import write_files
     from planner.frameworks.launchers.hosts import chosen_hosts
     from planner.frameworks.launchers.placement import place_plan
     from planner.frameworks.launchers.rank_files import placement_files, placement_json
     from planner.render.answers.placement import placement_document
-    from planner.render.answers.together import joined_placement_document
     from planner.render.terminal import terminal_text, terminal_width
 
     check_format(form)
     data, which = read_plan_reference(reference)
     if joined := joined_plan_of(data, which):
+        from planner.render.answers.joined.placement import joined_placement_document
+
+        check_own_hosts(hosts)
         placed = joined_placement(data, joined)
-        shown = terminal_text(joined_placement_document(placed), terminal_width())
-        sys.stdout.write(json.dumps(placed) + "\n" if form == "json" else shown)
+        heading = joined_heading(data, joined)
+        if out:
+            header = [heading, f"written by planner {__version__}"]
+            write_files(Path(out), placement_files(placed.placement, header))
+            sys.stderr.write(f"wrote {out}\n")
+        shown = terminal_text(joined_placement_document(placed, heading), terminal_width())
+        sys.stdout.write(json.dumps(placed.to_json()) + "\n" if form == "json" else shown)
         return
     model, cluster, problem, plan = opened_plan(reference)
     names = chosen_hosts(hosts, cluster)

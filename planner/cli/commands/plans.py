@@ -414,11 +414,13 @@ def show_files(files: dict[str, str], targets: list[str], folder: Path | None) -
 
 def run_replan(reference: str, arguments: ReplanArguments) -> int:
     """Run `planner replan`; return the exit code (3 when nothing fits)."""
+    from planner.analyze.replan.gained import gained_of_text
     from planner.analyze.replan.replan import lost_of_text, replan
     from searches.executors.executor import make_executor
 
     limit_s = positive(arguments.time_limit, "--time-limit", "2.5")
     check_replan(arguments)
+    gained = gained_of_text(arguments.gained)
     start = time.monotonic()
     execution = Execution(
         make_executor("automatic", None),
@@ -434,14 +436,14 @@ def run_replan(reference: str, arguments: ReplanArguments) -> int:
         from planner.analyze.joined.replan import replan_joined
 
         lost = lost_texts(arguments.lost)
-        result = replan_joined(joined, execution, lost=lost, gained=arguments.gained, via=via)
+        result = replan_joined(joined, execution, lost=lost, gained=gained, via=via)
     else:
         result = replan(
             opened_plan(reference),
             options_of(reference),
             execution,
             lost=lost_of_text(arguments.lost),
-            gained=arguments.gained,
+            gained=gained,
             via=via,
         )
     if arguments.cache:

@@ -42,6 +42,11 @@ def parsed() -> tuple[Any, dict[str, Any]]:
     """Return the options and the fields of trainer_args.json."""
     parser = job.options(__doc__)
     parser.add_argument("--trainer-args", required=True, help="trainer_args.json of the plan")
+    parser.add_argument(
+        "--rank-batches",
+        help="data-parallel ranks by the sequences of their micro-batch, in rank order: 8x1,4x2;"
+        " default: every rank as trainer_args.json says",
+    )
     args = job.parsed(parser)
     plan: dict[str, Any] = json.loads(Path(args.trainer_args).read_text())
     if args.recompute != "none":
@@ -96,9 +101,8 @@ def train(args: Any, trainer: "Trainer") -> None:
     step = trainer.resume() if args.resume else 0
     two = job.reads_first(trainer.config)
     data = job.open_pairs(args, trainer.config) if two else job.open_data(args, trainer.vocab)
-    mbs, n_micro = trainer.sizes
-    batches = job.Batches(data, args.seed, trainer.place, trainer.sizes)
-    log = job.Log(args, mbs * n_micro * trainer.place[1] * args.seq_length)
+    batches = job.Batches(data, args.seed, trainer.place, trainer.sizes, trainer.part)
+    log = job.Log(args, trainer.part[1] * trainer.sizes[1] * args.seq_length)
     guess = job.guessing(args, trainer.config)
     for number in range(step, args.train_steps):
         feeds = guess(number, batches.step(number))
@@ -126,6 +130,10 @@ class Trainer:
         self.cp, self.tp = degrees.cp_size, degrees.tp_size
         place = self.mesh["dp"] if degrees.dp_dim_names else None
         self.place = (place.get_local_rank(), place.size()) if place else (0, 1)
+        mbs, self.part = part_of(args.rank_batches, self.place, self.sizes[0])
+        self.sizes = mbs, self.sizes[1]
+        # FSDP2 takes the mean over the ranks: a rank counts for what it has of the mean batch.
+        self.weight = mbs * self.place[1] / self.part[1]
         # Accelerate keeps weights in 32 bits and computes in the format of the plan.
         model = job.build_model(args, config, torch.float32)
         self.n_parameters = sum(p.numel() for p in model.parameters())
@@ -166,11 +174,13 @@ class Trainer:
                     loss = loss + self.balance * balance
                 if self.smoke and not self.smoke.sharding:
                     self._look(before_backward=True)
-                self.accelerator.backward(loss / self.sizes[1])
+                self.accelerator.backward(loss * self.weight / self.sizes[1])
             losses.append(loss.detach())
         if self.smoke and "gradients" not in self.smoke.sharding:
             self._look(before_backward=False)
-        clip(self.accelerator, list(self.model.parameters()), self.clip)
+        norm = clip(self.accelerator, list(self.model.parameters()), self.clip)
+        if self.smoke:
+            self.smoke.norms.append(norm.item())
         self.optimizer.step()
         if self.smoke and "optimizer" not in self.smoke.sharding:
             states = self.optimizer.state
@@ -178,7 +188,7 @@ class Trainer:
                 [s["exp_avg"] for s in states.values() if "exp_avg" in s]
             )
         self.optimizer.zero_grad()
-        return job.mean_over_ranks(torch.stack(losses).mean())
+        return job.mean_over_ranks(torch.stack(losses).mean() * self.weight)
 
     def _pair(self, inputs: dict[str, torch.Tensor], labels: torch.Tensor) -> torch.Tensor:
         """Compute the gradients of one micro-batch of an encoder-decoder; return its loss."""
@@ -188,7 +198,7 @@ class Trainer:
             loss = job.token_loss(found.logits, labels.to(self.accelerator.device))
         if self.smoke and not self.smoke.sharding:
             self._look(before_backward=True)
-        self.accelerator.backward(loss / self.sizes[1])
+        self.accelerator.backward(loss * self.weight / self.sizes[1])
         return loss.detach()
 
     def _split_sequences(self, parts: list[torch.Tensor]) -> Any:
@@ -244,6 +254,24 @@ class Trainer:
             "experts": experts(self.model),
             "parameters": self.n_parameters,
         }
+
+
+def part_of(text: str | None, place: tuple[int, int], mbs: int) -> tuple[int, tuple[int, int]]:
+    """Return a rank's sequences of a micro-batch; where they begin in that of all, and its size.
+
+    >>> part_of("2x1,1x4", (2, 3), 1), part_of(None, (1, 3), 2)
+    ((4, (2, 6)), (2, (2, 6)))
+    """
+    rank, n_ranks = place
+    sizes = [mbs] * n_ranks
+    if text:
+        counts = [part.partition("x") for part in text.split(",")]
+        if not all(n.isdecimal() and size.isdecimal() for n, _, size in counts):
+            job.fail(f"--rank-batches {text}", "write it as 8x1,4x2: ranks x sequences")
+        sizes = [int(size) for n, _, size in counts for _ in range(int(n))]
+    if len(sizes) != n_ranks or not all(sizes):
+        job.fail(f"--rank-batches {text}", f"name {n_ranks} ranks, each with a sequence or more")
+    return sizes[rank], (sum(sizes[:rank]), sum(sizes))
 
 
 def optimizer_of(
@@ -313,8 +341,8 @@ def by_mesh(model: nn.Module) -> list[dict[str, Any]]:
     return [{"params": params} for params in (split_ones, whole) if params]
 
 
-def clip(accelerator: Any, params: list[Any], most: float) -> None:
-    """Scale the gradients down to a norm of at most `most` over all ranks."""
+def clip(accelerator: Any, params: list[Any], most: float) -> torch.Tensor:
+    """Scale the gradients down to a norm of at most `most` over all ranks; return what it was."""
     accelerator.unscale_gradients()
     grads = [p.grad for p in params if p.grad is not None]
     squares = [(g.full_tensor() if isinstance(g, DTensor) else g) for g in map(_square, grads)]
@@ -322,6 +350,7 @@ def clip(accelerator: Any, params: list[Any], most: float) -> None:
     factor = torch.clamp(most / (norm + CLIP_EPSILON), max=1.0)
     for grad in grads:
         (grad.to_local() if isinstance(grad, DTensor) else grad).mul_(factor)
+    return norm
 
 
 def _square(grad: torch.Tensor) -> torch.Tensor:

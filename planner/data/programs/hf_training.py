@@ -426,11 +426,20 @@ class Batches:
     """
 
     def __init__(
-        self, data: Any, seed: int, place: tuple[int, int], sizes: tuple[int, int]
+        self,
+        data: Any,
+        seed: int,
+        place: tuple[int, int],
+        sizes: tuple[int, int],
+        part: tuple[int, int] | None = None,
     ) -> None:
+        """`part`: where the rank's sequences begin in a micro-batch of all ranks, and its size.
+
+        Without it all ranks have as many.
+        """
         self.data, self.seed = data, seed
-        self.dp_rank, self.dp = place
         self.mbs, self.n_micro = sizes
+        self.start, self.together = part or (place[0] * self.mbs, place[1] * self.mbs)
         self._pass, self._order = -1, torch.empty(0, dtype=torch.int64)
 
     def step(self, step: int) -> Iterator[tuple[Any, torch.Tensor]]:
@@ -439,7 +448,7 @@ class Batches:
         Of data with two sequences the inputs by name, and labels.
         """
         for micro in range(self.n_micro):
-            first = ((step * self.n_micro + micro) * self.dp + self.dp_rank) * self.mbs
+            first = (step * self.n_micro + micro) * self.together + self.start
             rows = [self._row(first + i) for i in range(self.mbs)]
             if isinstance(rows[0], dict):
                 both = {name: torch.stack([row[name] for row in rows]) for name in rows[0]}
@@ -591,6 +600,8 @@ class Smoke:
         self.calls: Counter[int] = Counter()
         self.core_calls: Counter[int] = Counter()
         self.losses: list[float] = []
+        self.norms: list[float] = []
+        """Of gradients before they are clipped, where the program knows them."""
         self.sharding: dict[str, int] = {}
 
     def watch_layers(self, layers: Iterable[torch.nn.Module], start: int = 0) -> None:
@@ -664,6 +675,7 @@ class Smoke:
             "experts": [row["experts"] for row in rows] if rows[0]["experts"] else [],
             "parameters": seen["parameters"],
             "losses": [round(loss, 6) for loss in self.losses],
+            **({"gradient_norms": self.norms} if self.norms else {}),
         }
         say("planner-smoke " + json.dumps(line))
 

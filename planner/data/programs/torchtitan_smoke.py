@@ -10,6 +10,9 @@ model, groups, stages, sharding and batches. Only what needs a GPU is replaced:
 - exchanges of uneven pieces: the call that gloo has for them;
 - data and tokenizer: random tokens of the model's vocabulary, nothing is downloaded.
 
+`--rank-batches 8x1,4x2` gives data-parallel ranks micro-batches of their own size, as nodes of
+several kinds have in files of their own.
+
 All ranks start here, forked after the imports. Rank 0 prints a line `planner-smoke {...}` with
 what was seen in the running job: groups, layers, micro-batches, tensor sizes, losses.
 """
@@ -84,18 +87,29 @@ def attention(q, k, v, *, score_mod, block_mask, scale, enable_gqa, return_aux, 
 
 
 class RandomTokens:
-    """Endless batches of random tokens, others on each data-parallel rank."""
+    """Endless batches of random tokens: which sequences are read together hangs on no rank.
 
-    def __init__(self, vocab, *, dp_rank, seq_len, local_batch_size, **_):
-        self.dp_rank, self.served = dp_rank, 0
-        self.vocab, self.shape = vocab, (local_batch_size, seq_len + 1)
-        self.random = torch.Generator().manual_seed(dp_rank)
+    `part` is where a rank's sequences begin in a batch of all ranks, and its size.
+    """
+
+    def __init__(
+        self, vocab, *, dp_rank, dp_world_size, seq_len, local_batch_size, part=None, **_
+    ):
+        self.dp_rank, self.served, self.together = dp_rank, 0, 0
+        self.vocab, self.size, self.length = vocab, local_batch_size, seq_len + 1
+        self.part = part or (dp_rank * self.size, dp_world_size * self.size)
 
     def __iter__(self):
+        start, total = self.part
         while True:
-            tokens = torch.randint(self.vocab, self.shape, generator=self.random)
-            self.served += self.shape[0]
+            first = self.together + start
+            tokens = torch.stack([self._sequence(first + i) for i in range(self.size)])
+            self.served, self.together = self.served + self.size, self.together + total
             yield {"input": tokens[:, :-1].clone()}, tokens[:, 1:].clone()
+
+    def _sequence(self, number):
+        generator = torch.Generator().manual_seed(number)
+        return torch.randint(self.vocab, (self.length,), generator=generator)
 
 
 class RandomDocuments(RandomTokens):
@@ -109,16 +123,42 @@ class RandomDocuments(RandomTokens):
             )
 
 
+def with_own_batch(training, batches):
+    """Give a rank the micro-batch that `batches` name, and torchtitan as many steps of it.
+
+    Return where its sequences begin in a batch of all ranks, and its size.
+    """
+    sizes = [int(size) for n, _, size in batches for _ in range(int(n))]
+    steps = training.global_batch_size // (training.local_batch_size * len(sizes))
+    place = int(os.environ["RANK"]) * len(sizes) // int(os.environ["WORLD_SIZE"])
+    training.local_batch_size = sizes[place]
+    training.global_batch_size = steps * len(sizes) * training.local_batch_size
+    return sum(sizes[:place]), sum(sizes)
+
+
+def rank_batches(arguments):
+    """Return the words of `--rank-batches`, and the others."""
+    if "--rank-batches" not in arguments:
+        return [], arguments
+    i = arguments.index("--rank-batches")
+    return [x.partition("x") for x in arguments[i + 1].split(",")], [
+        *arguments[:i],
+        *arguments[i + 2 :],
+    ]
+
+
 def recipe_trainer(arguments):
     """Return torchtitan's trainer of the recipe."""
     import torchtitan.models.common.attention as common
 
     common.FlexAttention._compiled_flex_attn = staticmethod(attention)
     common._compiled_create_block_mask = create_block_mask
+    batches, arguments = rank_batches(arguments)
     config = _config(["--module", "torchtitan_recipe", "--config", "train", *arguments])
+    part = with_own_batch(config.training, batches) if batches else None
     vocab = config.model_spec.model.vocab_size
     config.tokenizer = types.SimpleNamespace(build=lambda **_: None)
-    config.dataloader = types.SimpleNamespace(build=partial(RandomDocuments, vocab))
+    config.dataloader = types.SimpleNamespace(build=partial(RandomDocuments, vocab, part=part))
     config.compile.enable_async_tensor_parallel = False
     config.dump_folder = tempfile.mkdtemp()
     return config.build()
@@ -139,7 +179,9 @@ def job_file_trainer(arguments):
     spec = dataclasses.replace(
         spec,
         build_tokenizer_fn=None,
-        build_dataloader_fn=lambda dp_rank, **_: RandomTokens(vocab, dp_rank=dp_rank, **sizes),
+        build_dataloader_fn=lambda dp_rank, dp_world_size, **_: RandomTokens(
+            vocab, dp_rank=dp_rank, dp_world_size=dp_world_size, **sizes
+        ),
     )
     register_train_spec(config.model.name, spec)
     config.parallelism.enable_async_tensor_parallel = False
@@ -160,7 +202,7 @@ class Watch:
     """What one rank sees while the job runs."""
 
     def __init__(self, trainer):
-        self.trainer, self.losses, self.batches = trainer, [], set()
+        self.trainer, self.losses, self.norms, self.batches = trainer, [], [], set()
         self.calls = {}  # of the last step: the first of a pipeline runs a batch more, for shapes
         self.whole, self.kept, self.gradients = 0, 0, []  # elements of one matrix
         self.experts, self.over_tp = [], 1
@@ -175,6 +217,7 @@ class Watch:
 
     def _loss(self, step, average, *rest, **words):
         self.losses.append(average)
+        self.norms.append(float(rest[1]))
         if len(self.losses) < STEPS:
             self.calls.clear()
         return self._log(step, average, *rest, **words)
@@ -261,6 +304,7 @@ class Watch:
             "recompute": recompute if again else None,
             "experts": self.experts,
             "losses": self.losses if getattr(trainer, "pp_has_last_stage", True) else [],
+            "norms": self.norms,
         }
 
     def _groups(self):
@@ -338,6 +382,7 @@ def summary(seen):
         "experts": [one["experts"] for one in seen],
         "parameters": sum(n for _, n in stages.values()),
         "losses": next(one["losses"] for one in seen if one["losses"]),
+        "gradient_norms": seen[0]["norms"],
     }
 
 

@@ -31,7 +31,7 @@ def check_document(report: Report) -> list[Part]:
         *refusal_parts(report, framework_rules(run.framework).title),
         *_price_parts(report),
         *_standing_parts(report),
-        *_change_parts(report),
+        *change_parts(report),
         *note_parts(report),
     ]
 
@@ -155,8 +155,9 @@ def _standing_parts(report: Report) -> list[Part]:
     return [Paragraph(text, label=lead), Paragraph(shown, label="  best:")]
 
 
-def _change_parts(report: Report) -> list[Part]:
-    if report.plan is None:
+def change_parts(report: Report) -> list[Part]:
+    """Return the changes that are worth most, or that make a run fit; none of one not priced."""
+    if report.not_priced:
         return []
     lead, nothing = "what would make it fit:", "no single change makes it fit"
     if report.fits is None:

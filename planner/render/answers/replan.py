@@ -65,9 +65,12 @@ def verdict_text(
     if running is None or after_s is None:
         return f"move to {best}: the old layout cannot go on{stopped}"
     gain = replan.best.tokens_per_s / running.tokens_per_s - 1.0
+    when = f"it pays where the run goes on for more than {format_time(after_s, 1)}"
+    if replan.move is not None and after_s <= replan.move.stop_s * (1 + 1e-9):
+        when = f"carrying on stops training as long, {format_time(after_s, 1)}, so it pays at once"
     return (
         f"move to {best}: {gain:.1%} more tokens a second than the old layout on these nodes;"
-        f" it pays where the run goes on for more than {format_time(after_s, 1)}{stopped}"
+        f" {when}{stopped}"
     )
 
 

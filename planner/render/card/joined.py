@@ -46,7 +46,7 @@ TERM_KEYS = {
 
 
 def joined_card_of(data: Mapping[str, Any], plan: JoinedPlan, source: str = "last") -> AnswerCard:
-    """Return the card of a plan over several pools of an answer's JSON."""
+    """Return the card that `planner show` has of a plan over several pools of an answer."""
     result = Result.from_json(data)
     assert result.together is not None
     return joined_card(plan, result.together, result, source)
@@ -116,12 +116,19 @@ def _figures(plan: JoinedPlan) -> list[CardFigure]:
     free = 1.0 - full.peak_bytes / full.usable_bytes
     note = f"of {full.usable_bytes / GIB:.1f} usable, {full.pool}, {format_percent(free)} free"
     used = f"{full.peak_bytes / GIB:.1f} GiB"
+    low, high = seconds(plan.step_time_p10_s), seconds(plan.step_time_p90_s)
+    interval = f"80 % interval {low} to {high}, that of unlike jobs"
     each = f"{rate / plan.n_devices:,.0f} per GPU"
     figures = [
-        CardFigure("step_time_s", "step", step_s, seconds(step_s)),
+        CardFigure("step_time_s", "step", step_s, seconds(step_s), interval),
         CardFigure("tokens_per_s", "tokens/s", rate, f"{rate:,.0f}", each),
         CardFigure("peak_bytes", "memory", round(full.peak_bytes), used, note),
     ]
+    if plan.expected_s is not None:
+        text = f"{plan.expected_s / 86400.0:,.1f} days"
+        figures.append(CardFigure("expected_s", "run", plan.expected_s, text, "with failures"))
+    if plan.cost_usd is not None:
+        figures.append(CardFigure("cost_usd", "price", plan.cost_usd, f"${plan.cost_usd:,.0f}"))
     if plan.usd_per_million_tokens is not None:
         value = plan.usd_per_million_tokens
         text = f"${value:,.3f} per million tokens"
@@ -140,6 +147,8 @@ def _fullest(plan: JoinedPlan) -> JoinedStage:
 def _slowest_words(kind: JoinedKind) -> str:
     """Return the stage that the others of its pipeline wait for."""
     i = max(range(len(kind.stages)), key=lambda j: kind.stages[j].time_s)
+    if len(kind.stages) == 1:
+        return f"slowest: replicas on {kind.stages[0].pool}"
     return f"slowest: stage {i + 1} of {len(kind.stages)}, on {kind.stages[i].pool}"
 
 
@@ -183,7 +192,7 @@ def pools_drawing(plan: JoinedPlan, parts: Mapping[str, str]) -> PoolsDrawing:
     )
     rows = tuple(
         PipelineRow(
-            pipelines=kind.n_pipelines,
+            pipelines=kind.n_pipelines // plan.shard,
             share=kind.share,
             text=f"{kind.n_micro} micro-batches of {kind.mbs}, {seconds(kind.step_time_s)} a step",
             stages=tuple(
@@ -215,6 +224,5 @@ def _commands(plan: JoinedPlan, which: str) -> tuple[NextCommand, ...]:
     if plan.runs_on:
         line = f"planner emit {which} --for {plan.runs_on[0]} --launcher slurm --out run"
         commands.append(NextCommand("launch script", line))
-    commands.append(NextCommand("every number", f"planner show {which}"))
     commands.append(NextCommand("what binds it", f"planner explain {which}"))
     return tuple(commands)

@@ -125,6 +125,7 @@ def read_options(data: Mapping[str, Any]) -> SolveOptions:
         memory_margin=data.get("memory_margin", MEMORY_MARGIN),
         deadline_s=data.get("deadline_s"),
         step_limit_s=data.get("step_limit_s"),
+        budget_usd=data.get("budget_usd"),
         pareto=tuple(data.get("pareto", ())),
         own_calibration=calibration_from_json(own) if own else None,
     )

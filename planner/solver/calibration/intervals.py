@@ -162,6 +162,22 @@ def interval_of(regime: str, calibration: Calibration) -> Interval:
     return rounded(low, 3), rounded(high, 3)
 
 
+def interval_of_several_pools(
+    problem: Problem, network_frac: float, calibration: Calibration
+) -> Interval:
+    """Return the interval of a job over several pools: no run of that kind was measured.
+
+    That of jobs that resemble nothing measured. `network_frac` is the share of the step in
+    messages and exchanges; traffic inside stages and the host's share are not told apart from
+    compute, so that it is the widest of the kinds that are left.
+    """
+    kinds = ["experts"] if problem.shape.n_experts else ["compute", "host", "mixed"]
+    if network_frac >= NETWORK_FRAC and not problem.shape.n_experts:
+        kinds = ["network"]
+    bounds = [interval_of(regime_name(UNLIKE, kind, problem), calibration) for kind in kinds]
+    return min(low for low, _ in bounds), max(high for _, high in bounds)
+
+
 def _plain_interval(regime: str, calibration: Calibration) -> Interval:
     return calibration.intervals.get(regime) or load_calibration().intervals[regime]
 

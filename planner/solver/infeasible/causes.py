@@ -1,12 +1,13 @@
 """Why there is no plan, or none in time: recipes, limits that could be kept, the nearest miss."""
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from planner.solver.options import SolveOptions
 from planner.solver.ranking import best_step_s
 from planner.solver.scenarios import Searched, Variant, by_name
-from planner.specs.search.objectives import rounded_up, run_figures, shown_duration
+from planner.specs.search.objectives import RunFigures, rounded_up, run_figures, shown_duration
 from searches.feasibility import StoppedError
 from searches.pricing.candidates import Candidate
 from searches.rules import RULES, Context
@@ -57,16 +58,15 @@ def _nearest_limits(searched: list[Searched], options: SolveOptions) -> list[str
             f"limit: the shortest step that can be kept: --step-limit {rounded_up(s, 3)} (on"
             f" {one.n_devices} devices of {one.problem.pool.name})"
         )
+    if options.budget_usd is not None:
+        lines += _least_budget(in_time)
     if options.deadline_s is None:
         return lines
-    runs = []
-    for s, one in in_time:
-        data = one.problem.job.data
-        useful = data.useful_frac() if data else 1.0
-        operations = one.cluster.operations[0]
-        run = run_figures(one.problem, operations, one.n_devices, s, None, useful)
-        if run.expected_s is not None and run.expected_s < ENDLESS_S:
-            runs.append((run.expected_s, one))
+    runs = [
+        (run.expected_s, one)
+        for s, one in in_time
+        if (run := _run_of(s, one)).expected_s is not None and run.expected_s < ENDLESS_S
+    ]
     if runs:
         s, one = min(runs, key=lambda x: x[0])
         lines.append(
@@ -81,6 +81,25 @@ def _nearest_limits(searched: list[Searched], options: SolveOptions) -> list[str
     else:
         lines.append("limit: no deadline can be kept within this step limit")
     return lines
+
+
+def _run_of(step_s: float, one: Searched) -> RunFigures:
+    """Return what a run takes at a step time."""
+    data, operations = one.problem.job.data, one.cluster.operations[0]
+    useful = data.useful_frac() if data else 1.0
+    return run_figures(one.problem, operations, one.n_devices, step_s, None, useful)
+
+
+def _least_budget(in_time: Sequence[tuple[float, Searched]]) -> list[str]:
+    """Return the least budget of those that are not kept."""
+    runs = [(run.cost_usd, one) for s, one in in_time if (run := _run_of(s, one)).cost_usd]
+    if not runs:
+        return ["limit: no budget can be kept within this step limit"]
+    usd, one = min(runs, key=lambda x: x[0] or 0.0)
+    return [
+        f"limit: the least budget that can be kept: --budget {math.ceil(usd or 0.0):d} (on"
+        f" {one.n_devices} devices of {one.problem.pool.name})"
+    ]
 
 
 def nearest_miss(

@@ -14,6 +14,15 @@ from planner.solver.answer.result import Plan, Result
 from planner.solver.execution import Stop
 from planner.solver.options import SolveOptions
 from planner.solver.recipes import one_recipe
+from planner.solver.together.limits import (
+    fewer_devices_count,
+    impossible_limits,
+    keeps,
+    limits_json,
+    nearest_limits,
+    smaller_problems,
+    trimmed_plans,
+)
 from planner.solver.together.link_worth import Edge, pays_from_bytes_per_s
 from planner.solver.together.plans import PlanRecords, with_one_recompute
 from planner.solver.together.pools import MergedCluster, joinable_pools, with_merged_pools
@@ -24,7 +33,10 @@ from planner.solver.together.problems import (
     is_for_runner,
     joined_problem,
 )
-from planner.solver.together.records import JoinedPlan, LinkWorth, PoolWorth, Together
+from planner.solver.together.ranking import pool_worth, shown, value_of
+from planner.solver.together.records import LinkWorth, Together
+from planner.solver.together.sharded import SHARDED_SHARE, ShardedWork
+from planner.solver.together.sharded_job import is_sharded, sharded_job
 from planner.specs.inputs import ClusterInput, ModelInput
 from searches.mixed.answer import MixedAnswer, MixedOptions
 from searches.mixed.search import MixedSearch, search_mixed
@@ -37,8 +49,8 @@ StopAt = Callable[[float], Stop | None]
 """What ends a search after a share of the time limit; None without a limit."""
 MAIN_SHARE, GRIDS_SHARE = 0.7, 0.8
 """Shares of the time limit after which the search over all pools, and that for grids, are done."""
-Alone = Callable[[int], Result]
-"""The answer on one pool of the cluster alone, by its place."""
+Alone = Callable[[int], Plan | None]
+"""The best plan on one pool of the cluster alone, by its place; None where nothing fits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +71,13 @@ class Joining:
         options: SolveOptions,
         solve_alone: Alone,
         stop_at: StopAt,
+        *,
+        has_links: bool = True,
     ) -> Result:
-        """Return a result on the pools with what one job over several of them reaches."""
+        """Return a result on the pools with what one job over several of them reaches.
+
+        `has_links` also from which bandwidth on links between places pay, which takes searches.
+        """
         cluster = self.cluster
         model = one_recipe(model, options, "one job over several pools runs in one")
         joinable = joinable_pools(model, cluster, options)
@@ -75,17 +92,23 @@ class Joining:
             complete=True,
             worth=(),
             links=(),
+            objective=options.objective,
+            limits=limits_json(options.limits),
         )
         if len(joinable.indices) < 2:
             names = [pool.name for pool in cluster.cluster.pools]
             left = [name for name in names if name not in joinable.alone]
             return replace(result, together=replace(blank, alone=_alone(blank, left)))
+        first = _best_alone(cluster, solve_alone)
+        if is_sharded(options):
+            job = sharded_job(model, cluster, options, joinable.indices)
+            sharded = ShardedWork(job, model, cluster, options, has_links)
+            return _with(result, sharded.together(blank, first, stop_at(SHARDED_SHARE)))
         joined = joined_problem(model, cluster, options, joinable.indices)
-        first = _best_alone(result, cluster, options, solve_alone)
-        work = _Work(joined, PlanRecords(model, cluster, joined), options, stop_at)
+        records = PlanRecords(model, cluster, joined, options.calibration)
+        work = _Work(joined, records, options, stop_at, has_links)
         together = work.together(blank, first, cluster)
-        stopped = result.stopped or ("" if together.complete else "time limit")
-        return replace(result, together=together, stopped=stopped, complete=not stopped)
+        return _with(result, together)
 
 
 def joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> Joining:
@@ -108,43 +131,27 @@ def joining(model: ModelInput, cluster: ClusterInput, options: SolveOptions) -> 
     return Joining(merged)
 
 
+def _with(result: Result, together: Together) -> Result:
+    """Return a result with what one job over several pools reaches."""
+    stopped = result.stopped or ("" if together.complete else "time limit")
+    return replace(result, together=together, stopped=stopped, complete=not stopped)
+
+
 def _alone(together: Together, left: Sequence[str]) -> Mapping[str, str]:
     """Return why pools are planned alone where fewer than two can be joined."""
     reason = "the cluster has no other pool that it can be joined with"
     return {**together.alone, **dict.fromkeys(left, reason)}
 
 
-def _best_alone(
-    result: Result, cluster: ClusterInput, options: SolveOptions, solve_alone: Alone
-) -> dict[str, Plan | None]:
+def _best_alone(cluster: ClusterInput, solve_alone: Alone) -> dict[str, Plan | None]:
     """Return the best plan on each pool alone, by its name; None where nothing fits."""
     best: dict[str, Plan | None] = {}
-    for i, (pool, source) in enumerate(zip(cluster.cluster.pools, cluster.sources, strict=True)):
-        names = {pool.name, *(other.pool.name for other in source.others)}
-        plans = [plan for plan in result.plans if plan.pool in names]
-        if not plans:
-            try:
-                plans = list(solve_alone(i).plans)
-            except SearchError:  # the pool cannot run the job; notes of the result say why
-                plans = []
-        best[pool.name] = min(plans, key=lambda x: value_of(x, options.objective), default=None)
+    for i, pool in enumerate(cluster.cluster.pools):
+        try:
+            best[pool.name] = solve_alone(i)
+        except SearchError:  # the pool cannot run the job; notes of the result say why
+            best[pool.name] = None
     return best
-
-
-def value_of(plan: Plan | JoinedPlan, objective: str) -> float:
-    """Return the value of a plan by an objective, smaller is better; infinite where unknown."""
-    if objective in ("step_time", "tokens_per_s"):
-        return plan.step_time_s
-    if objective == "goodput":
-        share = plan.goodput_frac if isinstance(plan, JoinedPlan) else _goodput(plan)
-        return plan.step_time_s / share if share else math.inf
-    name = {"cost": "usd_per_million_tokens", "energy": "energy_j_per_token"}[objective]
-    value = getattr(plan if isinstance(plan, JoinedPlan) else plan.run, name, None)
-    return math.inf if value is None else float(value)
-
-
-def _goodput(plan: Plan) -> float:
-    return plan.run.goodput.goodput_frac if plan.run else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +162,7 @@ class _Work:
     records: PlanRecords
     options: SolveOptions
     stop_at: StopAt
+    has_links: bool
 
     @property
     def mixed_options(self) -> MixedOptions:
@@ -182,30 +190,40 @@ class _Work:
         answer = search.answer
         grids = self._grids()
         without = [self.without(search, i) for i in range(n_pools)] if n_pools > 2 else []
-        found = self._listed([answer, *grids, *without])
-        records = sorted(
+        smaller = self._smaller()
+        answers = [answer, *grids, *without, *smaller]
+        found = self._listed([plan for x in answers for plan in x.plans])
+        every = sorted(
             (self.records.record(plan, priced, 1) for plan, priced in found),
             key=lambda x: (value_of(x, goal), x.step_time_s, len(x.kinds), x.n_devices),
         )
+        limits = self.options.limits
+        records = [x for x in every if keeps(x, limits)]
         plans = [replace(x, rank=rank) for rank, x in enumerate(records, 1)]
         values = {name: value_of(x, goal) if x else math.inf for name, x in alone.items()}
         pays = bool(plans) and value_of(plans[0], goal) < min(values.values())
         bound_s = min(x.bound_s for x in (answer, *without))
         fastest_s = min((x.step_time_s for x in plans), default=math.inf)
-        is_bound = bool(plans) and math.isfinite(bound_s)
+        is_bound = math.isfinite(bound_s)  # else nothing fits, on one of the pools or several
+        job = self.joined.problems[0].job
         names = tuple(pool.name for pool in self.joined.mixed.pools)
         used = set(plans[0].devices) if pays else {min(values, key=lambda x: (values[x], x))}
-        complete = not any(x.stopped for x in (answer, *without))
+        complete = not any(x.stopped for x in (answer, *without, *smaller))
         return replace(
             blank,
             joined=names,
             pays=pays,
-            plans=_shown(plans, self.options.top),
+            plans=shown(plans, self.options.top),
             bound_s=bound_s if is_bound else None,
-            gap=max(0.0, 1.0 - bound_s / fastest_s) if is_bound else None,
+            gap=max(0.0, 1.0 - bound_s / fastest_s) if is_bound and plans else None,
             complete=complete,
-            worth=tuple(_pool_worth(name, alone, records, used) for name in names),
-            links=self._links(cluster, found, alone) if complete else (),
+            n_missed=len(every) - len(records),
+            nearest=nearest_limits(every, limits),
+            cannot=tuple(impossible_limits(limits, bound_s, job)) if is_bound else (),
+            worth=tuple(pool_worth(name, alone, records, used) for name in names),
+            links=self._links(cluster, found, alone)
+            if self.has_links and complete and not limits.any
+            else (),
         )
 
     def _grids(self) -> list[MixedAnswer]:
@@ -215,11 +233,18 @@ class _Work:
         grids = MixedOptions(is_uniform=True, n_best=N_GRIDS)
         return [search_mixed(self.joined.mixed, grids, self.stop_at(GRIDS_SHARE))]
 
-    def _listed(self, answers: Sequence[MixedAnswer]) -> list[tuple[MixedPlan, MixedPrice]]:
+    def _smaller(self) -> list[MixedAnswer]:
+        """Return plans on fewer nodes of a pool, where money or energy decide between plans."""
+        if not fewer_devices_count(self.options):
+            return []
+        return [self.search(x, GRIDS_SHARE) for x in smaller_problems(self.joined.mixed)]
+
+    def _listed(self, plans: Sequence[MixedPlan]) -> list[tuple[MixedPlan, MixedPrice]]:
         """Return the plans over several pools, with those that a framework runs among them."""
-        plans = [plan for answer in answers for plan in answer.plans]
+        if fewer_devices_count(self.options):
+            plans = [*plans, *trimmed_plans(plans, self.joined.mixed)]
         alike = [with_one_recompute(plan) for plan in plans]
-        plans += [plan for plan in alike if plan.is_uniform]
+        plans = [*plans, *(plan for plan in alike if plan.is_uniform)]
         listed: dict[object, tuple[MixedPlan, MixedPrice]] = {}
         for plan in plans:
             kinds = frozenset(Counter(plan.kinds).items()), plan.zero
@@ -250,30 +275,3 @@ class _Work:
             )
             links.append(LinkWorth(link.pools, link.bytes_per_s, least))
         return tuple(links)
-
-
-def _pool_worth(
-    name: str,
-    alone: Mapping[str, Plan | None],
-    records: Sequence[JoinedPlan],
-    used: set[str],
-) -> PoolWorth:
-    """Return what one pool adds: the best plans on it alone, and on all others."""
-    own = alone[name]
-    others = [plan.step_time_s for other, plan in alone.items() if other != name and plan]
-    others += [plan.step_time_s for plan in records if name not in plan.devices]
-    return PoolWorth(
-        pool=name,
-        alone_s=own.step_time_s if own else None,
-        alone_plan_id=own.plan_id if own else "",
-        without_s=min(others, default=None),
-        is_used=name in used,
-    )
-
-
-def _shown(plans: Sequence[JoinedPlan], top: int) -> tuple[JoinedPlan, ...]:
-    """Return the first plans, and the first that a framework runs where none of them is one."""
-    shown = list(plans[:top])
-    if not any(plan.runs_on for plan in shown):
-        shown += [plan for plan in plans[top:] if plan.runs_on][:1]
-    return tuple(shown)

@@ -69,6 +69,12 @@ def open_joined(data: Mapping[str, Any], plan: JoinedPlan, source: str) -> Opene
 
     Raises `SearchError` where its inputs do not give the plan, as after edits by hand.
     """
+    if plan.is_sharded:
+        raise SearchError(
+            f"{source}#t{plan.rank} is of sharded replicas: shown and written, but not opened",
+            "planner show says every term of it, planner emit writes its files",
+            code="not-modelled",
+        )
     inputs = data["inputs"]
     options = read_options(inputs["options"])
     read = model_from_dict(inputs["model"])
@@ -84,7 +90,9 @@ def open_joined(data: Mapping[str, Any], plan: JoinedPlan, source: str) -> Opene
         priced = joined.price(mixed)
     except (KeyError, IndexError, ZeroDivisionError):
         raise wrong from None
-    again = PlanRecords(read, cluster, joined).record(mixed, priced, plan.rank)
+    again = PlanRecords(read, cluster, joined, options.calibration).record(
+        mixed, priced, plan.rank
+    )
     if again.plan_id != plan.plan_id:
         raise wrong
     return OpenedJoined(

@@ -1,22 +1,16 @@
 """Mixed plans as answers hold them, with what runs them and what they cost."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import KindPrice, MixedPrice
-from costmodels.run.cost_energy import cost_usd, device_power_w, energy_j
-from costmodels.run.goodput import (
-    best_interval_s,
-    checkpoint_time_s,
-    goodput_frac,
-    job_mtbf_s,
-    saved_bytes,
-)
-from hardware.pool_links import link_between
+from planner.solver.calibration.file import Calibration
+from planner.solver.calibration.intervals import interval_of_several_pools
+from planner.solver.together.plan_costs import joined_links, run_costs
 from planner.solver.together.problems import RUNNER, JoinedProblem
-from planner.solver.together.records import JoinedKind, JoinedLink, JoinedPlan, JoinedStage
+from planner.solver.together.records import JoinedKind, JoinedPlan, JoinedStage
 from planner.specs.identity import PlanIds
 from planner.specs.inputs import ClusterInput, ModelInput
 
@@ -53,6 +47,12 @@ def with_one_recompute(plan: MixedPlan) -> MixedPlan:
     return replace(plan, kinds=kinds)
 
 
+def _network_frac(priced: MixedPrice) -> float:
+    """Return the share of messages and exchanges in the step of the slowest pipelines."""
+    slowest = max(priced.kinds, key=lambda x: x.step_s)
+    return (slowest.messages_s + slowest.sync_s + slowest.exchange_s) / slowest.step_s
+
+
 @dataclass(frozen=True, slots=True)
 class PlanRecords:
     """Makes the records of one answer's plans."""
@@ -60,6 +60,7 @@ class PlanRecords:
     model: ModelInput
     cluster: ClusterInput
     joined: JoinedProblem
+    calibration: Calibration
 
     def record(self, plan: MixedPlan, priced: MixedPrice, rank: int) -> JoinedPlan:
         """Return a priced plan as an answer holds it."""
@@ -68,25 +69,29 @@ class PlanRecords:
         kinds = tuple(
             self._kind(kind, its) for kind, its in zip(plan.kinds, priced.kinds, strict=True)
         )
-        links = self._links(priced)
+        links = joined_links(self.cluster, self.joined.indices, priced.crossing_bytes)
         missing = missing_features(plan)
-        tokens = self.joined.problems[0].job.tokens_per_step
-        share = self._goodput(plan)
-        wall_s = priced.step_s / share if share else float("inf")
+        job = self.joined.problems[0].job
+        costs = run_costs(
+            self.cluster, self._used(plan), self.joined.problems[0], links, priced.step_s
+        )
+        low, high = interval_of_several_pools(
+            self.joined.problems[0], _network_frac(priced), self.calibration
+        )
         return JoinedPlan(
             rank=rank,
             plan_id=self._plan_id(kinds, plan.zero),
             step_time_s=priced.step_s,
-            tokens_per_s=tokens / priced.step_s,
+            step_time_p10_s=priced.step_s * low,
+            step_time_p90_s=priced.step_s * high,
+            tokens_per_s=job.tokens_per_step / priced.step_s,
             zero=plan.zero,
             devices=n_devices,
             kinds=kinds,
             links=links,
             runs_on=() if missing else (RUNNER,),
             missing=missing,
-            goodput_frac=share,
-            usd_per_million_tokens=self._usd(plan, links, wall_s, tokens),
-            energy_j_per_token=self._energy(plan, wall_s, tokens),
+            **asdict(costs),
         )
 
     def _kind(self, kind: PipelineKind, priced: KindPrice) -> JoinedKind:
@@ -121,22 +126,6 @@ class PlanRecords:
             stages=stages,
         )
 
-    def _links(self, priced: MixedPrice) -> tuple[JoinedLink, ...]:
-        pools = [self.cluster.cluster.pools[i] for i in self.joined.indices]
-        links = []
-        for (a, b), n_bytes in sorted(priced.crossing_bytes.items()):
-            link = link_between(self.cluster.cluster, pools[a], pools[b])
-            links.append(
-                JoinedLink(
-                    between=(pools[a].name, pools[b].name),
-                    bytes=n_bytes,
-                    usd=n_bytes * link.price_per_byte,
-                    bandwidth_bytes_per_s=link.bytes_per_s,
-                    wan=link.is_wan,
-                )
-            )
-        return tuple(links)
-
     def _plan_id(self, kinds: Sequence[JoinedKind], zero: int) -> str:
         """Return the id of a plan: what it lays out, of this job on this cluster."""
         layout: dict[str, Any] = {
@@ -158,34 +147,3 @@ class PlanRecords:
     def _used(self, plan: MixedPlan) -> Mapping[int, int]:
         """Return the devices in use by the place of their pool in the cluster."""
         return {self.joined.indices[i]: plan.n_devices(i) for i in plan.pools}
-
-    def _goodput(self, plan: MixedPlan) -> float:
-        """Return the share of the time that counts: failures of all pools end a run."""
-        used = self._used(plan)
-        total = sum(used.values())
-        operations = self.cluster.operations
-        rate = sum(1.0 / job_mtbf_s(operations[i], n) for i, n in used.items())
-        first = operations[min(used)]
-        stop_s = checkpoint_time_s(first, saved_bytes(self.joined.problems[0]), total)
-        interval_s = best_interval_s(stop_s, 1.0 / rate)
-        return goodput_frac(stop_s, 1.0 / rate, first.restart_s, interval_s)
-
-    def _usd(
-        self, plan: MixedPlan, links: Sequence[JoinedLink], wall_s: float, tokens: float
-    ) -> float | None:
-        used, operations = self._used(plan), self.cluster.operations
-        prices = {i: operations[i].price_per_device_hour for i in used}
-        if any(price is None for price in prices.values()) or wall_s == float("inf"):
-            return None
-        devices = sum(cost_usd(price or 0.0, used[i], wall_s) for i, price in prices.items())
-        return (devices + sum(link.usd for link in links)) / tokens * 1e6
-
-    def _energy(self, plan: MixedPlan, wall_s: float, tokens: float) -> float | None:
-        total = 0.0
-        for i, n in self._used(plan).items():
-            part = self.cluster.cluster.pools[i].accelerator
-            power = device_power_w(part, self.cluster.operations[i])
-            if power is None or wall_s == float("inf"):
-                return None
-            total += energy_j(power, n, wall_s)
-        return total / tokens

@@ -106,7 +106,12 @@ def joinable_pools(model: ModelInput, cluster: ClusterInput, options: SolveOptio
         if vendor != most:
             alone[pools[i].name] = f"no collective library joins devices of {vendor} and {most}"
     joined = [i for i in able if pools[i].name not in alone]
-    return Joinable(tuple(sorted(joined, key=lambda i: _content_key(cluster, i))), alone)
+    return Joinable(in_order(cluster, joined), alone)
+
+
+def in_order(cluster: ClusterInput, indices: Sequence[int]) -> tuple[int, ...]:
+    """Return places of pools in the order that plans name them in, which names do not decide."""
+    return tuple(sorted(indices, key=lambda i: _content_key(cluster, i)))
 
 
 def _content_key(cluster: ClusterInput, index: int) -> tuple[str, str, str]:

@@ -15,6 +15,8 @@ from planner.errors import SearchError, UsageError
 from planner.option_names import option
 from planner.solver.options import SolveOptions
 from planner.solver.problem import make_problem
+from planner.solver.together.records import SHARDED_ZERO
+from planner.solver.together.sharded_job import FRAMEWORKS, SHARDED_AXES, is_sharded, too_old
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.search.axis_values import NUMERICS, axis_text
 from planner.specs.search.section import TOGETHER
@@ -41,13 +43,14 @@ def check_together(options: SolveOptions) -> None:
     """Raise `UsageError` for what is asked of plans over several pools that they do not have."""
     asked = option("pools", TOGETHER)
     apart = "leave " + option("pools") + " out to plan for each pool alone"
-    if options.framework not in (DEFAULT, ANY) and not is_for_runner(options):
+    runs_several = is_for_runner(options) or is_sharded(options)
+    if options.framework not in (DEFAULT, ANY) and not runs_several:
         raise UsageError(
             asked
             + ": no configuration of "
             + options.framework
             + " holds a job over unlike pools",
-            option("framework", RUNNER) + ", or leave it out",
+            option("framework", f"{RUNNER}, {' or '.join(FRAMEWORKS)}") + "; or leave it out",
             code="not-modelled",
         )
     if options.pareto:
@@ -56,23 +59,49 @@ def check_together(options: SolveOptions) -> None:
         raise UsageError(
             asked + " is not ranked by " + options.objective, f"one of {', '.join(OBJECTIVES)}"
         )
-    if options.is_limited:
-        name = "deadline" if options.deadline_s is not None else "step-limit"
-        raise UsageError(asked + " keeps no " + option(name), "leave it out")
     named = {*options.pins, *options.only, *options.at_most} - {*NUMERICS}
-    strange = sorted(named - {*AXES})
+    axes = SHARDED_AXES if is_sharded(options) else AXES
+    strange = sorted(named - {*axes})
     if strange:
         raise UsageError(
             asked + f": plans over several pools have no axis {', '.join(strange)} of their own",
-            f"name {', '.join(AXES)} alone, or " + apart,
+            f"name {', '.join(axes)} alone, or " + apart,
             code="not-modelled",
         )
+    if is_sharded(options):
+        _check_sharded(options, apart)
+        return
     allowed = options.restricted().get("zero", frozenset([1]))
     if not allowed & {0, 1}:
         named_zero = axis_text("zero", min(allowed))
         raise UsageError(
             asked + f": ZeRO stage {named_zero} is not modelled over several pools",
             option("pin", "zero=1") + " or 0",
+            code="not-modelled",
+        )
+
+
+def _check_sharded(options: SolveOptions, apart: str) -> None:
+    """Raise `UsageError` for what is asked of sharded replicas that they do not have."""
+    if least := too_old(options.framework):
+        raise UsageError(
+            f"{options.framework} averages the losses of ranks whatever they hold: unequal batches"
+            " would not weigh right",
+            f"release {least} or later",
+            code="not-modelled",
+        )
+    zero = options.restricted().get("zero", frozenset([SHARDED_ZERO]))
+    if SHARDED_ZERO not in zero or options.at_most.get("zero", SHARDED_ZERO) < SHARDED_ZERO:
+        raise UsageError(
+            option("framework", options.framework)
+            + " runs jobs over several pools with weights, gradients and optimizer sharded alone",
+            option("pin", f"zero={SHARDED_ZERO}") + ", or " + apart,
+            code="not-modelled",
+        )
+    if "mbs" in options.restricted():
+        raise UsageError(
+            "replicas on unlike pools take unlike micro-batches: mbs is bounded, not named",
+            option("max", "mbs=8") + ", or " + apart,
             code="not-modelled",
         )
 

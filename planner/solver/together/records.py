@@ -1,7 +1,7 @@
 """What an answer says of one job over several pools. Seconds, bytes, US dollars, fractions."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from planner.documents import LibraryAnswer
@@ -77,6 +77,9 @@ class JoinedPlan(LibraryAnswer):
     rank: int
     plan_id: str
     step_time_s: float
+    step_time_p10_s: float
+    step_time_p90_s: float
+    """Of the 80 % interval of jobs that resemble nothing measured."""
     tokens_per_s: float
     zero: int
     devices: Mapping[str, int]
@@ -91,15 +94,27 @@ class JoinedPlan(LibraryAnswer):
     usd_per_million_tokens: float | None
     """With traffic; None where a pool in use states no price."""
     energy_j_per_token: float | None
+    expected_s: float | None
+    """Wall-clock time of the run, failures of all pools in use included; None without tokens."""
+    cost_usd: float | None
+    """Of the run, with traffic; None without its tokens or a price of a pool in use."""
+    shard: int = 1
+    """Pipelines that share weights, gradients and optimizer as one replica (ZeRO 3); 1 where each
+    holds its own."""
 
     @property
     def n_devices(self) -> int:
         """Devices of all pools."""
         return sum(self.devices.values())
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether its replicas shard everything (ZeRO 3)."""
+        return self.zero == SHARDED_ZERO
+
     def to_json(self) -> dict[str, Any]:
         """Return it with the field names of the result schema."""
-        return dict(_plain(asdict(self)))
+        return _without_shard(dict(_plain(asdict(self))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +163,16 @@ class Together(LibraryAnswer):
     complete: bool
     worth: tuple[PoolWorth, ...]
     links: tuple[LinkWorth, ...]
+    objective: str = "step_time"
+    """What `plans` are ranked by."""
+    limits: Mapping[str, float] = field(default_factory=dict)
+    """What they keep: `deadline_s`, `step_limit_s`, `budget_usd`."""
+    n_missed: int = 0
+    """Plans that were found, fit, and do not keep the limits."""
+    nearest: Mapping[str, float] = field(default_factory=dict)
+    """By limit that no plan found keeps: the least value that one does, other limits aside."""
+    cannot: tuple[str, ...] = ()
+    """Limits that the bound proves no plan over the joined pools to keep."""
 
     @property
     def proven(self) -> bool:
@@ -156,7 +181,9 @@ class Together(LibraryAnswer):
 
     def to_json(self) -> dict[str, Any]:
         """Return it with the field names of the result schema."""
-        return {**_plain(asdict(self)), "proven": self.proven}
+        data = _plain(asdict(self))
+        plans = [_without_shard(plan) for plan in data["plans"]]
+        return {**data, "plans": plans, "proven": self.proven}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Together":
@@ -167,6 +194,7 @@ class Together(LibraryAnswer):
                 "joined": tuple(data["joined"]),
                 "merged": {name: tuple(x) for name, x in data["merged"].items()},
                 "plans": tuple(_plan(x) for x in data["plans"]),
+                "cannot": tuple(data["cannot"]),
                 "worth": tuple(PoolWorth(**x) for x in data["worth"]),
                 "links": tuple(
                     LinkWorth(**{**x, "between": tuple(x["between"])}) for x in data["links"]
@@ -175,6 +203,8 @@ class Together(LibraryAnswer):
         )
 
 
+SHARDED_ZERO = 3
+"""Stage of ZeRO of plans whose replicas shard everything."""
 LEAST_GAP = 1e-6
 """Share of the step time that counts as rounding."""
 
@@ -182,8 +212,13 @@ NARROWEST = 1e6
 """Least bandwidth of a link that is looked at, bytes/s: a plan that pays there pays at any."""
 
 
+def _without_shard(plan: dict[str, Any]) -> dict[str, Any]:
+    """Return the JSON of a plan; `shard` stands in those of sharded replicas alone."""
+    return {k: x for k, x in plan.items() if k != "shard" or plan["zero"] == SHARDED_ZERO}
+
+
 def _own(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
-    return {field.name: data[field.name] for field in fields(kind)}
+    return {one.name: data[one.name] for one in fields(kind)}
 
 
 def _plain(value: Any) -> Any:
@@ -210,5 +245,9 @@ def _plan(data: Mapping[str, Any]) -> JoinedPlan:
         for x in data["kinds"]
     )
     links = tuple(JoinedLink(**{**x, "between": tuple(x["between"])}) for x in data["links"])
-    lists = {"runs_on": tuple(data["runs_on"]), "missing": tuple(data["missing"])}
-    return JoinedPlan(**{**data, **lists, "kinds": kinds, "links": links})
+    own = {
+        "runs_on": tuple(data["runs_on"]),
+        "missing": tuple(data["missing"]),
+        "shard": max(1, data.get("shard", 1)),
+    }
+    return JoinedPlan(**{**data, **own, "kinds": kinds, "links": links})

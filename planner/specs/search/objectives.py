@@ -13,6 +13,7 @@ from typing import Any
 from costmodels.problem import Problem
 from costmodels.run.cost_energy import cost_usd, device_power_w, energy_j
 from costmodels.run.goodput import Goodput, goodput
+from costmodels.shapes import TrainingJob
 from hardware.parts import Operations
 from planner.errors import UsageError
 from planner.option_names import option, option_or_section
@@ -21,6 +22,7 @@ OBJECTIVES = ("step_time", "tokens_per_s", "cost", "energy", "devices", "memory"
 """What `--objective` and `--pareto` know."""
 OVER_COUNTS = ("devices", "cost", "energy", "goodput")
 """Objectives of which every number of devices may hold a part of the front."""
+BUDGET = "--budget"
 WITHIN = 1.05
 """`--objective memory`: how much slower than the fastest a plan may be, as a factor."""
 BEST: Mapping[str, str] = {
@@ -137,29 +139,52 @@ def value_per_s(objective: str, problem: Problem, operations: Operations, n_devi
     return energy_j(power, n_devices, wall_s)
 
 
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a run and its step must keep; None: nothing."""
+
+    deadline_s: float | None = None
+    step_limit_s: float | None = None
+    budget_usd: float | None = None
+
+    @property
+    def any(self) -> bool:
+        """Whether there is one."""
+        return any(x is not None for x in (self.deadline_s, self.step_limit_s, self.budget_usd))
+
+
 def step_limit_s(
     problem: Problem,
     operations: Operations,
     n_devices: int,
-    deadline_s: float | None,
-    step_limit: float | None,
+    limits: Limits,
 ) -> float:
-    """Return the longest step that keeps the deadline and the limit on the step, seconds.
+    """Return the longest step that keeps the deadline, the budget and the limit on the step.
 
-    The deadline is kept by the expected wall-clock time, failures and checkpoints included.
+    Seconds. Deadline and budget are kept by the expected wall-clock time, failures and checkpoints
+    included.
     """
-    limit = step_limit if step_limit is not None else float("inf")
-    if deadline_s is None:
-        return limit
+    longest_s = math.inf if limits.step_limit_s is None else limits.step_limit_s
+    run_s = math.inf if limits.deadline_s is None else limits.deadline_s
+    if limits.budget_usd is not None:
+        assert operations.price_per_device_hour is not None  # `check_inputs`
+        usd_per_s = cost_usd(operations.price_per_device_hour, n_devices, 1.0)
+        run_s = min(run_s, limits.budget_usd / usd_per_s if usd_per_s else math.inf)
+    if run_s == math.inf:
+        return longest_s
     job = problem.job
     share = goodput(problem, operations, n_devices).goodput_frac
-    useful = job.tokens_per_step * (job.data.useful_frac() if job.data else 1.0)
-    return min(limit, deadline_s * share * useful / job.tokens)
+    return min(longest_s, run_s * share * useful_tokens(job) / job.tokens)
+
+
+def useful_tokens(job: TrainingJob) -> float:
+    """Return the tokens of a run that one step trains."""
+    return job.tokens_per_step * (job.data.useful_frac() if job.data else 1.0)
 
 
 def check_inputs(
     objectives: Sequence[str],
-    deadline_s: float | None,
+    limits: Limits,
     problem: Problem,
     operations: Operations,
     index: int = 0,
@@ -169,12 +194,13 @@ def check_inputs(
     `index` is the place of the pool in the cluster file.
     """
     pool, about = problem.pool, "pareto" if len(objectives) > 1 else "objective"
-    if "cost" in objectives and operations.price_per_device_hour is None:
+    needs_price = "cost" if "cost" in objectives else "budget" if limits.budget_usd else ""
+    if needs_price and operations.price_per_device_hour is None:
         raise UsageError(
-            f"cost needs a price, and pool {pool.name} states none",
+            f"{needs_price} needs a price, and pool {pool.name} states none",
             "add `price_per_hour: 2.95` (US dollars an accelerator) to the pool, or "
             + option("set", f"pools.{index}.price_per_hour=2.95"),
-            about,
+            "budget" if needs_price == "budget" else about,
             code="needs-figure",
         )
     if "energy" in objectives and device_power_w(pool.accelerator, operations) is None:
@@ -184,9 +210,10 @@ def check_inputs(
             about,
             code="needs-figure",
         )
-    if deadline_s is not None and not problem.job.tokens:
+    of_run = "deadline" if limits.deadline_s is not None else "budget" * bool(limits.budget_usd)
+    if of_run and not problem.job.tokens:
         raise UsageError(
-            option("deadline") + " needs the tokens of the run, and the model file states none",
+            option(of_run) + " needs the tokens of the run, and the model file states none",
             "add `tokens: 15T` under training, or " + option("set", "training.tokens=15T"),
             code="needs-figure",
         )
@@ -238,6 +265,27 @@ def parse_duration(value: object, flag: str) -> float:
         raise UsageError(
             option_or_section(flag) + f" must be above 0, not {text}",
             "for example 30d or 36h",
+            code="out-of-range",
+        )
+    return number
+
+
+def parse_budget(value: object, flag: str = BUDGET) -> float:
+    """Return US dollars from `2.5M`, `$300k` or a number."""
+    from planner.errors import BadValue
+    from planner.units import parse_count
+
+    text = str(value).strip()
+    try:
+        number = parse_count(text.removeprefix("$"))
+    except BadValue as error:
+        raise UsageError(
+            option_or_section(flag) + f": {error.message}", "dollars, for example 2.5M"
+        ) from None
+    if number <= 0.0:
+        raise UsageError(
+            option_or_section(flag) + f" must be above 0, not {text}",
+            "dollars, for example 2.5M",
             code="out-of-range",
         )
     return number

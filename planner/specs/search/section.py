@@ -5,7 +5,12 @@ from typing import Any
 from planner.errors import UsageError
 from planner.specs.schema import SearchSpec, SpecFault
 from planner.specs.search.axis_values import WORDS, axis_values
-from planner.specs.search.objectives import parse_duration, parse_objective, parse_pareto
+from planner.specs.search.objectives import (
+    parse_budget,
+    parse_duration,
+    parse_objective,
+    parse_pareto,
+)
 from planner.specs.yaml.document import KeyPath
 from searches.frameworks.registry import DEFAULT, framework_space, framework_spaces
 from searches.frameworks.releases import UnknownReleaseError
@@ -32,6 +37,7 @@ def section_faults(spec: SearchSpec) -> list[SpecFault]:
         ("objective", lambda: parse_objective(spec.objective or "step_time")),
         ("pareto", lambda: parse_pareto(spec.pareto)),
         ("deadline", lambda: spec.deadline and parse_duration(spec.deadline, "deadline")),
+        ("budget", lambda: spec.budget and parse_budget(spec.budget, "budget")),
         ("pools", lambda: _one_of(spec.pools or APART, POOLS)),
         ("framework", lambda: _space(spec.framework or DEFAULT)),
         *(("allow", lambda x=x: _one_of(x, ALLOWANCES)) for x in spec.allow),

@@ -81,6 +81,7 @@ _OPTIONS = {
     "--within": "within",
     "--memory-margin": "memory_margin",
     "--deadline": "deadline",
+    "--budget": "budget",
     "--step-limit": "step_limit_s",
     "--pareto": "pareto",
 }

@@ -173,7 +173,16 @@ def question_command(question: Data) -> str:
         arguments += ["--only", f"{axis}={','.join(map(_word, values))}"]
     for value in question.get("allow", ()):
         arguments += ["--allow", value]
-    names = ("framework", "stack", "objective", "deadline", "pool", "pools", "step_limit_s")
+    names = (
+        "framework",
+        "stack",
+        "objective",
+        "deadline",
+        "budget",
+        "pool",
+        "pools",
+        "step_limit_s",
+    )
     for field in (*names, "within", "memory_margin"):
         if question.get(field) not in (None, "") and (question[field] or field == "memory_margin"):
             arguments += [f"--{field.removesuffix('_s').replace('_', '-')}", str(question[field])]

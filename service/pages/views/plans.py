@@ -138,7 +138,7 @@ def option_words(request: Data) -> list[str]:
         f"{axis} in {', '.join(map(str, values))}"
         for axis, values in request.get("only", {}).items()
     ]
-    names = ("framework", "stack", "objective", "within", "deadline", "step_limit_s")
+    names = ("framework", "stack", "objective", "within", "deadline", "budget", "step_limit_s")
     for name in (*names, "pool", "pools"):
         if request.get(name):
             phrases.append(f"{name.replace('_s', '').replace('_', ' ')}: {request[name]}")

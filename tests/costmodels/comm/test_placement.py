@@ -12,6 +12,7 @@ from costmodels.comm.placement import RankSpacing, place_group, place_spaced_gro
 from costmodels.plans import PIPELINES_INSIDE, ShapeTable
 from costmodels.shape_terms import boundary_hops, copy_spacing, end_pair, replica_spacing
 from hardware.parts import Fabric, Pool, Tier
+from tests.repeats import examples
 from tests.searches.instances import GQA, ONE_TIER, context, real_pool, toy_pool
 
 SMALL = st.integers(1, 4)
@@ -30,7 +31,7 @@ def worst(n: int, stride: int, between: int, copies: int, unit: int) -> tuple[in
     return fewest, most
 
 
-@settings(max_examples=300, derandomize=True, deadline=None, database=None)
+@settings(max_examples=examples(300), derandomize=True, deadline=None, database=None)
 @given(n=SMALL, stride=SMALL, between=SMALL, copies=SMALL, unit=st.integers(2, 72))
 def test_groups_of_runs_are_never_placed_too_well(
     n: int, stride: int, between: int, copies: int, unit: int

@@ -19,6 +19,7 @@ from costmodels.schedule.pipeline import (
     rank_program,
 )
 from tests.costmodels.pipelines import exact_s, flush_s
+from tests.repeats import examples
 
 GPIPE, ONE_F_ONE_B, INTERLEAVED = (SCHEDULES.index(x) for x in ("gpipe", "1f1b", "interleaved"))
 
@@ -397,7 +398,7 @@ def test_a_step_that_keeps_changing_is_not_called_periodic():
     assert flush_s(*args) == pytest.approx(exact_s(*args), rel=1e-3)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(case=uneven(("1f1b",), 4), hop=st.floats(0, 0.3), extra=st.integers(1, 20))
 def test_any_uneven_1f1b_becomes_periodic(case, hop, extra):
     schedule, p, v, m, forward, backward = case

@@ -46,7 +46,7 @@ def test_a_cell_is_the_best_plan_with_both_degrees_pinned():
     cells = cells_of("llama3-8b", "h100-x8", pins={"mbs": 1})
     assert (2, 8) not in cells  # 16 GPUs
     assert len(cells) == 10
-    for tp, pp in ((1, 1), (2, 2), (8, 1)):
+    for tp, pp in ((2, 2), (8, 1)):
         pins = {"mbs": 1, "tp": tp, "pp": pp}
         best = solve("llama3-8b", "h100-x8", pins=pins, top=1).plans[0]
         cell = cells[tp, pp]

@@ -16,12 +16,13 @@ from planner.render.document import text_of
 from searches.options import SearchOptions
 from searches.rules import RULES, Context, first_broken_rule
 from tests.costmodels.timelines import CASES, case
+from tests.repeats import halved
 from tests.searches.instances import one_in
 
 CLUSTER = {"name": "x64", "pools": [{"accelerator": "h100-sxm-80gb", "nodes": 8}], "fabric": {}}
 
 
-@pytest.mark.parametrize("name", one_in(24, CASES))
+@pytest.mark.parametrize("name", halved(one_in(24, CASES)))
 def test_legal_changes_are_priced_and_the_others_have_a_rule(name: str) -> None:
     problem, layout = case(name)
     found = single_changes(problem, layout)

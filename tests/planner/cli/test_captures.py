@@ -30,7 +30,7 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.mark.parametrize(
-    "width", [w if w in (60, 100) else pytest.param(w, marks=pytest.mark.slow) for w in WIDTHS]
+    "width", [w if w == 60 else pytest.param(w, marks=pytest.mark.slow) for w in WIDTHS]
 )
 def test_captures(width: int, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", cache)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from planner.solver.answer.result_store import MAX_SAVED
 from searches import search
 from searches.pricing.shard_prices import ShardAnswer
 from searches.space.shards import Shard
@@ -256,14 +255,15 @@ def test_recommend_prints_its_answer(folder: Path) -> None:
     assert none.stdout.startswith("No answer")
 
 
-def test_the_cache_is_capped_and_optional(folder: Path) -> None:
+def test_the_cache_is_capped_and_optional(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("planner.solver.answer.result_store.MAX_SAVED", 3)
     from planner.solver.answer.result_store import cache_folder, save_result
     from planner.solver.solve import evaluate
 
-    for batch in range(1, MAX_SAVED + 4):
+    for batch in range(1, 7):
         more = (("training.global_batch", 8 * batch),)
         save_result(evaluate("llama3-8b", "h100-x8", pins={"tp": 8}, overrides=more))
-    assert len(list(cache_folder().glob("*.json"))) == MAX_SAVED
+    assert len(list(cache_folder().glob("*.json"))) == 3
     folder.joinpath("cache").rename(folder / "old")
     (folder / "cache").write_text("in the way")
     assert run("solve", "llama3-8b", "h100-x8", "--top", "1").returncode == 0

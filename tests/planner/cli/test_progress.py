@@ -12,6 +12,7 @@ from planner.cli.progress import AFTER_S, TerminalProgress, search_progress_text
 from planner.measure.validate.points import read_measured_points
 from planner.measure.validate.report import DATA, read_entries
 from planner.measure.validate.rows import price_points
+from tests.repeats import slow
 
 
 class Terminal(io.StringIO):
@@ -65,8 +66,8 @@ def test_an_open_number_is_counted_and_a_new_total_begins_anew() -> None:
     ("question", "cluster", "is_open"),
     [
         ("devices", "h100-x512", True),
-        ("sequence", "h100-x8", True),
-        ("layout", "h100-x8", True),
+        slow("sequence", "h100-x8", True),
+        slow("layout", "h100-x8", True),
         ("hardware", "8xh100,8xa100", False),
     ],
 )

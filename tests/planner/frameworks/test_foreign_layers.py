@@ -91,7 +91,14 @@ def test_layers_that_no_framework_has_are_priced_on_request(document: dict[str, 
     least_s = min(plan.step_time_s for plan in priced.plans)
     assert relaxation.step_time_s == pytest.approx(least_s, rel=1e-12)
     assert not any(plan.runs_on for plan in priced.plans)
-    # Memory is short besides: what helps it is said with the prices alone.
+
+
+@pytest.mark.slow
+def test_where_memory_is_short_besides_what_helps_is_said_with_prices_alone(
+    document: dict[str, Any],
+) -> None:
+    model = {**document["model"], "layer_kinds": [{"kind": "factored+dense", "count": 32}]}
+    foreign = {**document, "model": {**model, "factored": {"q_rank": 1024}}}
     result = solve(foreign, CLUSTER, top=1, overrides={"pools.0.memory_margin": "70 GiB"})
     assert result.relaxations
     assert all("--framework any" in each.command for each in result.relaxations)

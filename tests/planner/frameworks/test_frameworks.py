@@ -37,7 +37,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("model", "cluster", "precision"), one_row_in(3, CASES))
+@pytest.mark.parametrize(("model", "cluster", "precision"), one_row_in(6, CASES))
 def test_array_and_scalar_form_agree_on_legal_plans(
     model: str, cluster: str, precision: str
 ) -> None:
@@ -69,7 +69,7 @@ def test_array_and_scalar_form_agree_on_legal_plans(
 OF_GPUS = [x for x in framework_names() if "NVIDIA" in framework_rules(x).vendors]
 
 
-@pytest.mark.parametrize("framework", one_in(3, ["default", *OF_GPUS]))
+@pytest.mark.parametrize("framework", one_in(5, ["default", *OF_GPUS]))
 @pytest.mark.parametrize("model", one_in(2, ["mixtral-8x7b", "llama3-8b"]))
 def test_every_plan_of_a_restricted_search_runs(framework: str, model: str) -> None:
     cluster = load_cluster("h100-x8" if model == "llama3-8b" else "h100-x512")
@@ -99,7 +99,7 @@ def test_every_framework_can_be_asked_for_and_has_a_stack() -> None:
     assert all(default_stack(space) in STACKS for space in framework_spaces())
 
 
-@pytest.mark.parametrize("framework", OF_GPUS)
+@pytest.mark.parametrize("framework", one_in(2, OF_GPUS))
 def test_every_framework_writes_its_plan(framework: str) -> None:
     plan = planner.solve("llama3-8b", "h100-x8", framework=framework, top=1).plans[0]
     model, cluster = load_model("llama3-8b"), load_cluster("h100-x8")

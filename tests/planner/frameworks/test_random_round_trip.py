@@ -102,7 +102,7 @@ def differences(plan: RandomPlan, report: Report) -> list[str]:
     return result
 
 
-@pytest.mark.parametrize("n", counts(3, 100, 2000))
+@pytest.mark.parametrize("n", counts(3, 30, 2000))
 @pytest.mark.parametrize("name", OF_TORCH)
 def test_a_plan_is_read_as_it_was_priced(name: str, n: int) -> None:
     if name not in readers():

@@ -18,6 +18,7 @@ from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import read_run
 from planner.specs.loader import model_from_dict
 from tests.planner.emitting import layout, pool
+from tests.repeats import slow
 
 SIZES = {"gated": True, "layers": 4, "hidden": 128, "heads": 8, "kv_heads": 2, "ffn": 256}
 MODEL = model_from_dict(
@@ -190,7 +191,7 @@ def test_gradients_that_the_backward_frees_are_said(tmp_path: Path) -> None:
     ("more", "word"),
     [
         ("optimizer_in_bwd: True", "gradient_accumulation_steps"),
-        ("optimizer_in_bwd: True\nclip_grad_norm: 1.0", "clip_grad_norm"),
+        slow("optimizer_in_bwd: True\nclip_grad_norm: 1.0", "clip_grad_norm"),
         ("tensor_parallel_dim: 2", "without tensor_parallel_plan"),
     ],
 )

@@ -29,6 +29,7 @@ from planner.solver.options import axis_items
 from planner.solver.solve import solve
 from planner.specs.loader import model_from_dict
 from tests.planner.emitting import HEADER, golden, layout, pool
+from tests.repeats import slow
 from tools.samples.tuned import MODELS, drawn_samples, misread
 
 TRAINERS = [name for name, one in TUNERS.items() if not one.has_own_loop]
@@ -271,9 +272,10 @@ def test_names_that_peft_moves_to_experts_are_refused() -> None:
     assert "q_b_proj" in emit_plan("trl", request)["trl.yaml"]
 
 
+@pytest.mark.parametrize("n", [3, slow(12)])
 @pytest.mark.parametrize("tool", TUNERS)
-def test_drawn_jobs_are_read_back(tool: str) -> None:
-    for sample in drawn_samples(tool, 12, 7):
+def test_drawn_jobs_are_read_back(tool: str, n: int) -> None:
+    for sample in drawn_samples(tool, n, 7):
         for file in (TUNERS[tool].config_file, TUNERS[tool].launcher_file):
             assert misread(sample, file) == []
 

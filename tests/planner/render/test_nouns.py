@@ -20,6 +20,7 @@ from planner.render.nouns import noun_of, noun_of_plan, noun_of_pool
 from planner.render.terminal import lines_of
 from planner.solver.answer.result import Result
 from planner.solver.options import SolveOptions
+from tests.repeats import slow
 
 
 @cache
@@ -51,7 +52,7 @@ def test_no_answer_off_gpus_says_gpu(cluster: str, one: str, head: str) -> None:
     assert f"tok/s ({head}),devices" in texts["columns"]
 
 
-@pytest.mark.parametrize("cluster", ["16xtpu-v5p", "2xatlas-800t-a2"])
+@pytest.mark.parametrize("cluster", ["16xtpu-v5p", slow("2xatlas-800t-a2")])
 def test_explanations_off_gpus_say_no_gpu(cluster: str) -> None:
     plan = answer(cluster).plans[0]
     assert plan.breakdown.rows is not None

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.specs.json_text import indented
+from tests.repeats import examples
 
 KEYS = st.one_of(st.text(), st.integers(), st.booleans(), st.none(), st.floats(allow_nan=False))
 PLAIN = st.one_of(
@@ -29,7 +30,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(VALUES)
 def test_it_writes_what_the_standard_library_writes(value) -> None:
     try:

@@ -18,6 +18,7 @@ from planner.sweeps.designs import (
     latin_points,
     latin_shares,
 )
+from tests.repeats import examples
 
 FIELDS = ("pools.0.nodes", "training.seq_len", "training.global_batch")
 
@@ -39,7 +40,7 @@ def test_a_grid_is_the_product_of_its_axes(sizes):
     assert keys == sorted(keys)
 
 
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 @given(st.integers(1, 60), st.integers(0, 2**32 - 1))
 def test_a_latin_hypercube_uses_each_stratum_once(n, seed):
     shares = latin_shares("pools.0.nodes", n, seed)

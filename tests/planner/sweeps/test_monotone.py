@@ -44,6 +44,7 @@ def swept_steps(model, cluster, path, values, ties):
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "cluster", "path", "values"), one_row_in(4, CASES))
 def test_more_never_makes_a_swept_step_slower(model, cluster, path, values):
     steps = swept_steps(model, cluster, path, values, ties=False)

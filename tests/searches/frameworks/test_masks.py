@@ -152,22 +152,26 @@ def test_every_framework_runs_some_random_plan(framework: str) -> None:
     assert framework_mask(framework, problem, shapes, PlanKinds(WHOLE, *kinds)).any()
 
 
-@pytest.mark.parametrize(
-    "code", [c for c, rule in rules_by_code().items() if rule.level == "layout"]
-)
-def test_every_layout_rule_can_be_decided_where_the_search_asks_it(code: str) -> None:
+@pytest.mark.parametrize("framework", framework_names())
+def test_every_layout_rule_can_be_decided_where_the_search_asks_it(framework: str) -> None:
     c = context()
     shapes = table_of(c, [(1, 1, 8, 1, 0, 1, 0, 1, 1, 0, 0), (2, 2, 2, 1, 0, 1, 0, 1, 1, 2, 1)])
     kinds = np.array([0], dtype=np.int32)
     held = Case.of_shapes(c.problem, shapes, PlanKinds(WHOLE, kinds, kinds))
     batches = Case.of_batches(c.problem, shapes, np.array([1, 2], dtype=np.int32))
-    rule = rules_by_code()[code]
-    found = np.asarray(rule.broken(batches if rule.batches else held))
-    assert found.dtype == bool
-    np.broadcast_shapes(found.shape, (2, 2) if rule.batches else (2, 2, 4, 1))
-    if rule.batches:
-        with pytest.raises(NotStatedError):
-            rule.broken(held)
+    of_layouts = [
+        rule
+        for rule in rules_by_code().values()
+        if (rule.framework, rule.level) == (framework, "layout")
+    ]
+    assert of_layouts
+    for rule in of_layouts:
+        found = np.asarray(rule.broken(batches if rule.batches else held))
+        assert found.dtype == bool, rule.code
+        np.broadcast_shapes(found.shape, (2, 2) if rule.batches else (2, 2, 4, 1))
+        if rule.batches:
+            with pytest.raises(NotStatedError):
+                rule.broken(held)
 
 
 @pytest.mark.slow

@@ -18,6 +18,7 @@ from searches.mixed.search import search_mixed, without_pool
 from searches.mixed.single import search_single
 from searches.mixed.structures import least_sequence_s, structures_of
 from searches.mixed.whole import every_fill
+from tests.repeats import slow
 from tests.searches.mixed.instances import every_plan, random_problem
 
 TWO = MixedOptions(most_kinds=2)
@@ -153,7 +154,7 @@ def _check_bounds(seed: int) -> None:
     assert min(single_s, several_s) <= best_s * (1.0 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", [*range(5), slow(5)])
 def test_the_bound_of_large_problems_is_below_every_plan(seed):
     _check_bounds(seed)
 

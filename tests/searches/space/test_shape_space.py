@@ -17,6 +17,7 @@ from searches.rules import SHAPE_RULES, Context, least_model_parallel
 from searches.search import search
 from searches.space import shape_space
 from searches.space.shape_space import candidates, divisors, legal_shapes, prime_exponents
+from tests.repeats import examples
 from tests.searches import oracle
 from tests.searches.instances import (
     DENSE,
@@ -117,7 +118,7 @@ def test_the_example_of_llama3_405b_keeps_its_published_layout():
     )  # 126 layers on 16 stages, the ends fewer
 
 
-@settings(max_examples=40, derandomize=True, deadline=None, database=None)
+@settings(max_examples=examples(40), derandomize=True, deadline=None, database=None)
 @given(
     layers=st.integers(1, 48),
     heads=st.sampled_from([6, 8, 12, 16, 40, 96]),
@@ -283,7 +284,7 @@ def test_ends_is_listed_only_where_it_differs_from_even():
 
 
 @given(st.integers(1, 20000))
-@settings(max_examples=50, derandomize=True, deadline=None, database=None)
+@settings(max_examples=examples(50), derandomize=True, deadline=None, database=None)
 def test_divisors_and_prime_exponents(n):
     assert divisors(n) == [d for d in range(1, n + 1) if n % d == 0]
     product = 1

@@ -9,6 +9,7 @@ import pytest
 from service.agents.tool import Desk
 from service.agents.tools import call_tool
 from tests.planner.command import run_here
+from tests.repeats import slow
 from tests.service.agents.desk import SMALL, new_desk, with_cache
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,8 +40,8 @@ def full(name: str, arguments: dict[str, Any], desk: Desk) -> tuple[str, dict[st
         ),
         (
             "solve",
-            {"model": "llama3-70b", "cluster": "h100-x8", "top": 1},
-            ("solve", "llama3-70b", "h100-x8", "--top", "1"),
+            {"model": "llama3-8b", "cluster": "1xh100", "top": 1},
+            ("solve", "llama3-8b", "1xh100", "--top", "1"),
         ),
         (
             "evaluate",
@@ -52,7 +53,7 @@ def full(name: str, arguments: dict[str, Any], desk: Desk) -> tuple[str, dict[st
             {**SMALL, "question": "devices"},
             ("recommend", "devices", *WORDS),
         ),
-        (
+        slow(
             "scale",
             {**SMALL, "to": 16, "points": 2, "pins": {"tp": 1}},
             ("scale", *WORDS, "--to", "16", "--points", "2", "--pin", "tp=1"),
@@ -104,6 +105,12 @@ def test_plans_are_those_that_the_command_line_opens(desk: Desk) -> None:
     text, compared = full("compare", {"a": first, "b": second}, desk)
     assert compared == json.loads(run_here("diff", "last#1", "last#2", "--format", "json").stdout)
     assert text == run_here("diff", "last#1", "last#2").stdout
+
+
+@pytest.mark.slow
+def test_changed_plans_are_those_of_the_command_line(desk: Desk) -> None:
+    _, solved = call_tool("solve", {**SMALL, "top": 2}, desk)
+    first, second = (plan["ref"] for plan in solved["plans"])
     _, changed = full("neighbours", {"plan": second}, desk)
     assert changed == json.loads(run_here("neighbours", "last#2", "--format", "json").stdout)
     _, moved = full("replan", {"plan": first, "gained": 1}, desk)

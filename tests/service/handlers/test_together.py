@@ -50,6 +50,26 @@ def test_files_of_a_plan_over_several_pools(answer):
     assert list(files["refused"]) == ["deepspeed"]
 
 
+def test_sharded_replicas_pass_through_the_calls():
+    pools = cluster({**NEW, "nodes": 2}, {**OLD, "nodes": 2})
+    body = {**BODY, "cluster": pools, "framework": "fsdp2", "pins": {"tp": 1, "cp": 1}, "top": 1}
+    found = call("solve", body)
+    plan = found["together"]["plans"][0]
+    assert (plan["zero"], plan["runs_on"]) == (3, ["fsdp2"])
+    assert to_dict(message_of(found, pb.SolveAnswer)) == found
+    files = call("emit", {"result": found, "plan": "t1", "for": ["fsdp2"]})["files"]
+    assert {"accelerate.sh", "nodes.txt", "old/accelerate.yaml", "new/accelerate.yaml"} <= set(
+        files
+    )
+    placed = call("place", {"result": found, "plan": "t1"})
+    assert placed["groups"]["zero"]["n_members"] == plan["shard"]
+    assert placed["groups"]["zero"]["tier"] != "between pools"
+    for name in ("explain", "trace"):
+        with pytest.raises(Refusal) as caught:
+            call(name, {"result": found, "plan": "t1"}, RunningCall())
+        assert "sharded replicas" in caught.value.detail
+
+
 def test_a_plan_over_several_pools_is_explained(answer):
     found = call("explain", {"result": answer, "plan": "t1"})
     CALLS["explain"].answer.model_validate(found)
@@ -88,10 +108,72 @@ def test_tools_explain_it():
     assert moved["files"] or moved["refused"]
 
 
-def test_other_calls_say_that_the_plan_uses_several_pools(answer):
+def test_nodes_join_a_pool(answer):
+    asked = {"result": answer, "plan": "t1"}
+    found = call("replan", {**asked, "gained_by_pool": {"new": 1}})
+    assert found["nodes"]["pools"]["new"]["after"] == 2
+    for fields, message in (
+        ({"gained": 1, "gained_by_pool": {"new": 1}}, "two forms of one number"),
+        ({"gained_by_pool": {"new": 10**6}}, "devices"),
+        ({"gained": 1}, "one of them grew"),
+    ):
+        with pytest.raises(Refusal) as caught:
+            call("replan", {**asked, **fields}, RunningCall())
+        assert message in caught.value.detail
+
+
+def test_ranks_are_placed_by_pool(answer):
+    able = next(x for x in answer["together"]["plans"] if x["runs_on"])
+    asked = {"result": answer, "plan": f"t{able['rank']}", "with_text": True}
+    found = call("place", asked)
+    CALLS["place"].answer.model_validate(found)
+    assert found["plan_id"] == able["plan_id"]
+    assert len(found["ranks"]) == found["n_ranks"] == sum(able["devices"].values())
+    held = {x["pool"]: x["ranks"][1] - x["ranks"][0] + 1 for x in found["pools"]}
+    assert held == able["devices"]
+    assert "between pools" in {group["tier"] for group in found["groups"].values()}
+    assert "node ranks" in found["text"]
     with pytest.raises(Refusal) as caught:
-        call("place", {"result": answer, "plan": "t1"}, RunningCall())
+        call("place", {**asked, "hosts": "n1"}, RunningCall())
+    assert "the plan uses several pools" in caught.value.detail
+
+
+def test_a_plan_that_no_framework_lays_out_has_no_ranks(answer):
+    first, *others = answer["together"]["plans"]
+    strange = {**first, "runs_on": [], "missing": ["unequal shares"]}
+    changed = {**answer, "together": {**answer["together"], "plans": [strange, *others]}}
+    with pytest.raises(Refusal) as caught:
+        call("place", {"result": changed, "plan": "t1"}, RunningCall())
+    assert "has no ranks: no framework has unequal shares" in caught.value.detail
+
+
+def test_a_step_is_drawn_in_time(answer):
+    for which, plan in (("t1", answer["together"]["plans"][0]), ("1", answer["plans"][0])):
+        found = call("trace", {"result": answer, "plan": which, "micro_batches": 2})
+        CALLS["trace"].answer.model_validate(found)
+        about = json.loads(found["trace"])["otherData"]
+        assert about["plan"] == found["plan_id"] == plan["plan_id"]
+        assert about["predicted_step_s"] == pytest.approx(plan["step_time_s"])
+
+
+def test_other_calls_say_that_the_plan_uses_several_pools(answer):
+    desk = new_desk()
+    ref = f"{desk.results.keep(answer)}#t1"
+    with pytest.raises(Refusal) as caught:
+        call_tool("neighbours", {"plan": ref}, desk)
     assert "uses several pools" in caught.value.detail
+
+
+def test_tools_place_and_draw_it(answer):
+    desk = new_desk()
+    able = next(x for x in answer["together"]["plans"] if x["runs_on"])
+    ref = f"{desk.results.keep(answer)}#t{able['rank']}"
+    text, placed = call_tool("place", {"plan": ref}, desk)
+    assert {x["pool"] for x in placed["pools"]} == set(able["devices"])
+    assert "process groups" in text.lower() or "group" in text
+    _, drawn = call_tool("trace", {"plan": ref, "details": "full"}, desk)
+    assert drawn["predicted_step_s"] == pytest.approx(able["step_time_s"])
+    assert len(json.loads(drawn["full"]["trace"])["traceEvents"]) == drawn["n_events"]
 
 
 def test_a_broken_answer_is_refused(answer):

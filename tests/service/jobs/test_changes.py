@@ -15,6 +15,7 @@ from service.jobs.feed_tables import FEED_TABLES, changes, feed_row, labels
 from service.jobs.queue import Jobs
 from service.jobs.records import Bounds, JobTags, NewJob, State
 from service.jobs.store import SCHEMA_VERSION, Clock, Store, store_row
+from tests.repeats import slow
 from tests.service.clocks import Clocks
 from tests.service.conftest import STORES
 
@@ -86,10 +87,13 @@ def test_a_transaction_that_fails_tells_nothing(open_store: OpenStore):
     assert len(told(process, start)) == 1
 
 
-def test_a_watcher_misses_nothing_however_many_change_jobs_at_once(open_store: OpenStore):
+@pytest.mark.parametrize("n_jobs", [6, slow(25)])
+def test_a_watcher_misses_nothing_however_many_change_jobs_at_once(
+    open_store: OpenStore, n_jobs: int
+):
     """Who reads on from the last version that he has seen has seen every version in the end."""
     processes = [Jobs(open_store(), BOUNDS, f"p{i}") for i in range(4)]
-    start, n_jobs = processes[0].changes.version(), 25
+    start = processes[0].changes.version()
     watcher, ended = Jobs(open_store(), BOUNDS, "w"), threading.Event()
     seen: list[Change] = []
 

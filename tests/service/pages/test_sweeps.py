@@ -21,6 +21,7 @@ from service.pages import calls
 from service.pages.routes import find
 from service.pages.views.sweeps import SweepTextBody, _check
 from service.pages.visit import Page, Visit
+from tests.repeats import slow
 from tests.service.inline import inline_engine
 from tests.service.pages.inline import text
 from tests.service.waiting import PATIENCE_S
@@ -97,7 +98,7 @@ async def slow_sweep(folder: Any, noted: bool = True) -> AsyncIterator[tuple[Slo
         yield slow, await engine.get_job(job_id, ANN)
 
 
-@pytest.mark.parametrize("noted", [True, False])
+@pytest.mark.parametrize("noted", [slow(True), False])
 def test_points_are_shown_as_they_come_and_stay_after_a_cancellation(tmp_path, noted):
     async def watched() -> None:
         async with slow_sweep(tmp_path, noted) as (slow, job):

@@ -89,6 +89,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
         "lost": 1,
     },
     "place": {**ONE, "hosts": "n7"},
+    "trace": {**ONE, "micro_batches": 1},
     "catalogue": {"name": "h100"},
     "rules": {"code": "TP002"},
     "check-spec": {"document": "h100-x8"},

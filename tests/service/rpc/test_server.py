@@ -38,6 +38,7 @@ from service.settings.certificates import Certificates
 from service.settings.serving import Serving
 from service.telemetry import logs
 from service.telemetry.metrics import Metrics
+from tests.repeats import examples
 from tests.service.handlers.test_calls import JOB
 from tests.service.inline import SETTINGS
 from tests.service.process.test_serve import ask as ask_http
@@ -113,7 +114,7 @@ FIELDS = [each.name for each in pb.Plan.DESCRIPTOR.fields if each.name not in (*
 
 
 @given(st.dictionaries(st.sampled_from(FIELDS) | st.text(max_size=8), JSON, max_size=6))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 def test_whatever_an_answer_holds_comes_back(answer):
     """Also fields of other types than the message has, and those that it does not have."""
     whole = to_dict(message_of({}, pb.Plan)) | answer

@@ -1,10 +1,13 @@
 """An existing run over several pools: verdict, memory and time of each stage by its pool."""
 
 from planner.analyze.joined.check import JoinedReport
+from planner.analyze.joined.standing import JoinedStanding
 from planner.documents import Blank, Paragraph, Part
-from planner.render.answers.check import note_parts, refusal_parts, source_parts
+from planner.render.answers.check import change_parts, note_parts, refusal_parts, source_parts
 from planner.render.answers.joined.explanation import binding_parts, kind_parts, link_text
-from planner.render.answers.together import plan_words
+from planner.render.answers.together import counted, plan_words
+from planner.solver.answer.reasons import shown_layout
+from planner.solver.together.words import pipelines_text
 from planner.units import GIB, format_percent
 from searches.frameworks.registry import framework_rules
 
@@ -57,6 +60,31 @@ def _price_parts(report: JoinedReport) -> list[Part]:
     ]
     for i in range(1, len(plan.kinds) + 1):
         parts += [Blank(), *kind_parts(found, i)]
-    parts += [Blank(), *(Paragraph(link_text(x)) for x in found.links)]
+    parts += [Blank(), *(Paragraph(link_text(x)) for x in found.links), Blank()]
+    return [*parts, *_standing_parts(report), *change_parts(report)]
+
+
+def _standing_parts(report: JoinedReport) -> list[Part]:
+    """Return the place of a run among the plans found, and the best of them."""
+    standing, lead = report.standing, "against the best plan:"
+    if not isinstance(standing, JoinedStanding):
+        return []
+    if standing.ratio is None:
+        return [Paragraph("no plan of this framework was found on these nodes", label=lead)]
+    text = f"{standing.ratio:.2f} times its step"
+    n = standing.n_fit
+    if standing.rank is not None and n:
+        place = f"rank {standing.rank} of" if standing.rank <= n else "behind all"
+        text += f", {place} the {counted(n, 'plan')} found over these pools"
+    if standing.stopped:
+        text += f" (the search was stopped: {standing.stopped})"
+    parts: list[Part] = [Paragraph(text, label=lead)]
+    if best := standing.joined:
+        layers = pipelines_text(best)
+        shown = f"{best.plan_id} {layers}, {best.step_time_s:.3f} s"
+        parts.append(Paragraph(shown, label="  best over these pools:"))
+    if alone := standing.alone:
+        shown = f"{alone.plan_id} {shown_layout(alone.layout)}, {alone.step_time_s:.3f} s"
+        parts.append(Paragraph(shown, label=f"  best on {alone.pool} alone:"))
     text = "planner solve MODEL CLUSTER --pools together --framework megatron"
-    return [*parts, Paragraph(text, label="the best plans over these pools:")]
+    return [*parts, Paragraph(text, label="all of them:")]

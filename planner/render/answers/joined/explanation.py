@@ -60,7 +60,7 @@ def joined_explanation_document(explanation: JoinedExplanation) -> list[Part]:
         parts += [Blank(), *kind_parts(explanation, i)]
     parts += [Blank(), *(Paragraph(link_text(x)) for x in explanation.links)]
     if len(explanation.worth) > 1:
-        parts += [Blank(), worth_grid(explanation.worth)]
+        parts += [Blank(), worth_grid(explanation.worth, opened.together.limits)]
     if proof := proof_text(opened.together):
         parts.append(Paragraph(proof))
     parts.append(Paragraph(runner_text(plan)))

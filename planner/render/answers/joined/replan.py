@@ -1,4 +1,4 @@
-"""What to do with a running plan over several pools that lost nodes."""
+"""What to do with a running plan over several pools that lost or gained nodes."""
 
 from collections.abc import Mapping
 
@@ -17,12 +17,14 @@ def joined_replan_document(replan: JoinedReplan) -> list[Part]:
         f"{name} {before} -> {after}" if before != after else f"{name} {before}"
         for name, (before, after) in replan.lost.nodes.items()
     )
-    names = replan.lost.names
-    lost = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    names, joined = replan.lost.names, replan.lost.gained
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    changes = [f"{len(names)} lost ({shown})"] * bool(names)
+    changes += [f"{sum(joined.values())} gained"] * bool(joined)
     best_name = replan.best.name if replan.best else ""
     parts: list[Part] = [
         Paragraph(plan_words(replan.old), label=f"plan {replan.old.plan_id}:", indent=4),
-        Paragraph(f"{nodes}: {len(names)} lost ({lost})", label="nodes", indent=4),
+        Paragraph(f"{nodes}: {', '.join(changes)}", label="nodes", indent=4),
         Blank(),
         Paragraph(verdict_text(replan, best_name, replan.carry_on), strong=True),
         Blank(),
@@ -34,10 +36,18 @@ def joined_replan_document(replan: JoinedReplan) -> list[Part]:
     if replan.changes:
         parts += [Blank(), Grid(("what changes", "old", "best now"), tuple(replan.changes), "")]
     move = replan.move
-    text = (
-        f"restart {format_time(move.restart_s)}, checkpoint read in {format_time(move.read_s)},"
-        f" {format_time(move.redo_s)} of work done again: stops {format_time(move.stop_s)}"
-    )
+    parts_of_stop = [
+        *([f"checkpoint written in {format_time(move.write_s)}"] * bool(move.write_s)),
+        f"restart {format_time(move.restart_s)}",
+        f"checkpoint read in {format_time(move.read_s)}",
+        *([f"{format_time(move.redo_s)} of work done again"] * bool(move.redo_s)),
+    ]
+    if move.via == "network":
+        parts_of_stop = [f"restart {format_time(move.restart_s)}"]
+    if move.network_s is not None:
+        parts_of_stop.append(f"between the devices {format_time(move.network_s)} at most")
+    way = "the network" if move.via == "network" else "a checkpoint"
+    text = f"{', '.join(parts_of_stop)}: stops {format_time(move.stop_s)} (through {way})"
     parts += [Blank(), Paragraph(text, label="moving:", indent=4)]
     notes = (*replan.notes, *replan.result.notes)
     return parts + [Paragraph(note, label="note:", indent=4) for note in notes]

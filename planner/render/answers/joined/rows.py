@@ -1,11 +1,11 @@
 """Plans over several pools as rows of the CSV of plans."""
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 from typing import Any
 
 from planner.render.answers.together import MARK
-from planner.solver.together.records import JoinedPlan, JoinedStage
+from planner.solver.together.records import JoinedPlan
+from planner.solver.together.words import pipelines_text, same_or_none
 
 PIPELINES = "pipelines"
 """Column that only answers with such plans have: their kinds of pipelines, stage by stage."""
@@ -24,6 +24,7 @@ def joined_rows(plans: Sequence[JoinedPlan]) -> Iterator[dict[str, Any]]:
             "pool": "+".join(plan.devices),
             "n_devices": plan.n_devices,
             "zero": plan.zero,
+            **({"dp_shard": plan.shard * stages[0].cp} if plan.is_sharded else {}),
             "dp": sum(kind.n_pipelines for kind in plan.kinds),
             "pp": _same([len(kind.stages) for kind in plan.kinds]),
             "mbs": _same([kind.mbs for kind in plan.kinds]),
@@ -43,27 +44,5 @@ def joined_rows(plans: Sequence[JoinedPlan]) -> Iterator[dict[str, Any]]:
 
 def _same(values: Sequence[Any]) -> Any:
     """Return the value that all have; empty where they differ."""
-    return values[0] if len(set(values)) == 1 else ""
-
-
-def pipelines_text(plan: JoinedPlan) -> str:
-    """Return the pipelines of a plan: `8 x (a100 7-7-7 tp4 cp2 | h100 10-9 tp2 cp2) 608 of 1`.
-
-    Behind the stages the sequences of the kind in a step, and of a micro-batch.
-    """
-    return "; ".join(
-        f"{kind.n_pipelines} x ({' | '.join(map(_run_text, _runs(kind.stages)))})"
-        f" {kind.n_sequences} of {kind.mbs}"
-        for kind in plan.kinds
-    )
-
-
-def _runs(stages: Sequence[JoinedStage]) -> Iterator[list[JoinedStage]]:
-    return (list(run) for _, run in groupby(stages, key=lambda x: x.degrees))
-
-
-def _run_text(run: list[JoinedStage]) -> str:
-    first = run[0]
-    degrees = [f"{axis}{n}" for axis in ("tp", "cp", "ep") if (n := getattr(first, axis)) > 1]
-    again = [] if first.recompute == "none" else [first.recompute]
-    return " ".join([first.pool, "-".join(str(x.layers) for x in run), *degrees, *again])
+    value = same_or_none(values)
+    return "" if value is None else value

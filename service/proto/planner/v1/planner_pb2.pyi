@@ -43,7 +43,7 @@ class Delivery(_message.Message):
     def __init__(self, form: _Optional[_Union[Delivery.Form, str]] = ..., job: _Optional[bool] = ...) -> None: ...
 
 class SolveRequest(_message.Message):
-    __slots__ = ("model", "cluster", "set", "pool", "stack", "allow", "calibration", "pins", "only", "max", "top", "framework", "objective", "within", "deadline", "step_limit_s", "pareto", "time_limit_s", "reference", "files", "memory_margin", "all_variants", "pools", "json", "delivery")
+    __slots__ = ("model", "cluster", "set", "pool", "stack", "allow", "calibration", "pins", "only", "max", "top", "framework", "objective", "within", "deadline", "step_limit_s", "pareto", "time_limit_s", "reference", "files", "memory_margin", "all_variants", "pools", "budget", "json", "delivery")
     class SetEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +102,7 @@ class SolveRequest(_message.Message):
     MEMORY_MARGIN_FIELD_NUMBER: _ClassVar[int]
     ALL_VARIANTS_FIELD_NUMBER: _ClassVar[int]
     POOLS_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
     JSON_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     model: Document
@@ -127,9 +128,10 @@ class SolveRequest(_message.Message):
     memory_margin: float
     all_variants: bool
     pools: str
+    budget: _struct_pb2.Value
     json: str
     delivery: Delivery
-    def __init__(self, model: _Optional[_Union[Document, _Mapping]] = ..., cluster: _Optional[_Union[Document, _Mapping]] = ..., set: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., pool: _Optional[str] = ..., stack: _Optional[str] = ..., allow: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Document, _Mapping]] = ..., pins: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., only: _Optional[_Mapping[str, _struct_pb2.ListValue]] = ..., max: _Optional[_Mapping[str, int]] = ..., top: _Optional[int] = ..., framework: _Optional[str] = ..., objective: _Optional[str] = ..., within: _Optional[float] = ..., deadline: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., step_limit_s: _Optional[float] = ..., pareto: _Optional[_Iterable[str]] = ..., time_limit_s: _Optional[float] = ..., reference: _Optional[_Union[Document, _Mapping]] = ..., files: _Optional[_Mapping[str, str]] = ..., memory_margin: _Optional[float] = ..., all_variants: _Optional[bool] = ..., pools: _Optional[str] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
+    def __init__(self, model: _Optional[_Union[Document, _Mapping]] = ..., cluster: _Optional[_Union[Document, _Mapping]] = ..., set: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., pool: _Optional[str] = ..., stack: _Optional[str] = ..., allow: _Optional[_Iterable[str]] = ..., calibration: _Optional[_Union[Document, _Mapping]] = ..., pins: _Optional[_Mapping[str, _struct_pb2.Value]] = ..., only: _Optional[_Mapping[str, _struct_pb2.ListValue]] = ..., max: _Optional[_Mapping[str, int]] = ..., top: _Optional[int] = ..., framework: _Optional[str] = ..., objective: _Optional[str] = ..., within: _Optional[float] = ..., deadline: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., step_limit_s: _Optional[float] = ..., pareto: _Optional[_Iterable[str]] = ..., time_limit_s: _Optional[float] = ..., reference: _Optional[_Union[Document, _Mapping]] = ..., files: _Optional[_Mapping[str, str]] = ..., memory_margin: _Optional[float] = ..., all_variants: _Optional[bool] = ..., pools: _Optional[str] = ..., budget: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
 class EvaluateRequest(_message.Message):
     __slots__ = ("model", "cluster", "set", "pool", "stack", "allow", "calibration", "pins", "framework", "reference", "files", "json", "delivery")
@@ -241,8 +243,33 @@ class PlaceRequest(_message.Message):
     delivery: Delivery
     def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., plan: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., hosts: _Optional[str] = ..., with_text: _Optional[bool] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
+class TraceRequest(_message.Message):
+    __slots__ = ("solve", "evaluate", "result", "plan", "micro_batches", "json", "delivery")
+    SOLVE_FIELD_NUMBER: _ClassVar[int]
+    EVALUATE_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    PLAN_FIELD_NUMBER: _ClassVar[int]
+    MICRO_BATCHES_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    DELIVERY_FIELD_NUMBER: _ClassVar[int]
+    solve: SolveRequest
+    evaluate: EvaluateRequest
+    result: _struct_pb2.Struct
+    plan: _struct_pb2.Value
+    micro_batches: int
+    json: str
+    delivery: Delivery
+    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., plan: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., micro_batches: _Optional[int] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
+
 class ReplanRequest(_message.Message):
-    __slots__ = ("solve", "evaluate", "result", "plan", "lost", "gained", "via", "time_limit_s", "with_text", "json", "delivery")
+    __slots__ = ("solve", "evaluate", "result", "plan", "lost", "gained", "via", "time_limit_s", "with_text", "gained_by_pool", "json", "delivery")
+    class GainedByPoolEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: int
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
     SOLVE_FIELD_NUMBER: _ClassVar[int]
     EVALUATE_FIELD_NUMBER: _ClassVar[int]
     RESULT_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +279,7 @@ class ReplanRequest(_message.Message):
     VIA_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     WITH_TEXT_FIELD_NUMBER: _ClassVar[int]
+    GAINED_BY_POOL_FIELD_NUMBER: _ClassVar[int]
     JSON_FIELD_NUMBER: _ClassVar[int]
     DELIVERY_FIELD_NUMBER: _ClassVar[int]
     solve: SolveRequest
@@ -263,9 +291,10 @@ class ReplanRequest(_message.Message):
     via: str
     time_limit_s: float
     with_text: bool
+    gained_by_pool: _containers.ScalarMap[str, int]
     json: str
     delivery: Delivery
-    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., plan: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., lost: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., gained: _Optional[int] = ..., via: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., with_text: _Optional[bool] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
+    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., result: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., plan: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., lost: _Optional[_Union[_struct_pb2.Value, _Mapping]] = ..., gained: _Optional[int] = ..., via: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., with_text: _Optional[bool] = ..., gained_by_pool: _Optional[_Mapping[str, int]] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
 class PlanOf(_message.Message):
     __slots__ = ("solve", "evaluate", "result", "plan")
@@ -562,7 +591,7 @@ class AllocateRequest(_message.Message):
     def __init__(self, free: _Optional[_Mapping[str, int]] = ..., jobs: _Optional[_Iterable[_Union[JobCurve, _Mapping]]] = ..., objective: _Optional[str] = ..., json: _Optional[str] = ..., delivery: _Optional[_Union[Delivery, _Mapping]] = ...) -> None: ...
 
 class SubmitJobRequest(_message.Message):
-    __slots__ = ("solve", "evaluate", "explain", "emit", "check", "diff", "scale", "sweep", "replan", "place", "catalogue", "rules", "check_spec", "allocate", "batch_solve", "time_limit_s", "labels", "webhook")
+    __slots__ = ("solve", "evaluate", "explain", "emit", "check", "diff", "scale", "sweep", "replan", "place", "catalogue", "rules", "check_spec", "allocate", "batch_solve", "trace", "time_limit_s", "labels", "webhook")
     class LabelsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -585,6 +614,7 @@ class SubmitJobRequest(_message.Message):
     CHECK_SPEC_FIELD_NUMBER: _ClassVar[int]
     ALLOCATE_FIELD_NUMBER: _ClassVar[int]
     BATCH_SOLVE_FIELD_NUMBER: _ClassVar[int]
+    TRACE_FIELD_NUMBER: _ClassVar[int]
     TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
     LABELS_FIELD_NUMBER: _ClassVar[int]
     WEBHOOK_FIELD_NUMBER: _ClassVar[int]
@@ -603,10 +633,11 @@ class SubmitJobRequest(_message.Message):
     check_spec: CheckSpecRequest
     allocate: AllocateRequest
     batch_solve: BatchSolveRequest
+    trace: TraceRequest
     time_limit_s: float
     labels: _containers.ScalarMap[str, str]
     webhook: JobWebhook
-    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., explain: _Optional[_Union[ExplainRequest, _Mapping]] = ..., emit: _Optional[_Union[EmitRequest, _Mapping]] = ..., check: _Optional[_Union[CheckRequest, _Mapping]] = ..., diff: _Optional[_Union[DiffRequest, _Mapping]] = ..., scale: _Optional[_Union[ScaleRequest, _Mapping]] = ..., sweep: _Optional[_Union[SweepRequest, _Mapping]] = ..., replan: _Optional[_Union[ReplanRequest, _Mapping]] = ..., place: _Optional[_Union[PlaceRequest, _Mapping]] = ..., catalogue: _Optional[_Union[CatalogueRequest, _Mapping]] = ..., rules: _Optional[_Union[RulesRequest, _Mapping]] = ..., check_spec: _Optional[_Union[CheckSpecRequest, _Mapping]] = ..., allocate: _Optional[_Union[AllocateRequest, _Mapping]] = ..., batch_solve: _Optional[_Union[BatchSolveRequest, _Mapping]] = ..., time_limit_s: _Optional[float] = ..., labels: _Optional[_Mapping[str, str]] = ..., webhook: _Optional[_Union[JobWebhook, _Mapping]] = ...) -> None: ...
+    def __init__(self, solve: _Optional[_Union[SolveRequest, _Mapping]] = ..., evaluate: _Optional[_Union[EvaluateRequest, _Mapping]] = ..., explain: _Optional[_Union[ExplainRequest, _Mapping]] = ..., emit: _Optional[_Union[EmitRequest, _Mapping]] = ..., check: _Optional[_Union[CheckRequest, _Mapping]] = ..., diff: _Optional[_Union[DiffRequest, _Mapping]] = ..., scale: _Optional[_Union[ScaleRequest, _Mapping]] = ..., sweep: _Optional[_Union[SweepRequest, _Mapping]] = ..., replan: _Optional[_Union[ReplanRequest, _Mapping]] = ..., place: _Optional[_Union[PlaceRequest, _Mapping]] = ..., catalogue: _Optional[_Union[CatalogueRequest, _Mapping]] = ..., rules: _Optional[_Union[RulesRequest, _Mapping]] = ..., check_spec: _Optional[_Union[CheckSpecRequest, _Mapping]] = ..., allocate: _Optional[_Union[AllocateRequest, _Mapping]] = ..., batch_solve: _Optional[_Union[BatchSolveRequest, _Mapping]] = ..., trace: _Optional[_Union[TraceRequest, _Mapping]] = ..., time_limit_s: _Optional[float] = ..., labels: _Optional[_Mapping[str, str]] = ..., webhook: _Optional[_Union[JobWebhook, _Mapping]] = ...) -> None: ...
 
 class JobWebhook(_message.Message):
     __slots__ = ("url", "secret", "states")

@@ -79,6 +79,11 @@ class PlannerStub:
                 request_serializer=planner_dot_v1_dot_planner__pb2.PlaceRequest.SerializeToString,
                 response_deserializer=planner_dot_v1_dot_planner__pb2.CallResponse.FromString,
                 _registered_method=True)
+        self.Trace = channel.unary_unary(
+                '/planner.v1.Planner/Trace',
+                request_serializer=planner_dot_v1_dot_planner__pb2.TraceRequest.SerializeToString,
+                response_deserializer=planner_dot_v1_dot_planner__pb2.CallResponse.FromString,
+                _registered_method=True)
         self.Scale = channel.unary_unary(
                 '/planner.v1.Planner/Scale',
                 request_serializer=planner_dot_v1_dot_planner__pb2.ScaleRequest.SerializeToString,
@@ -252,6 +257,13 @@ class PlannerServicer:
 
     def Place(self, request, context):
         """Map the ranks of a plan to hosts.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Trace(self, request, context):
+        """Draw one step of a plan in time, as the text of a trace file in Chrome's format.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -457,6 +469,11 @@ def add_PlannerServicer_to_server(servicer, server):
             'Place': grpc.unary_unary_rpc_method_handler(
                     servicer.Place,
                     request_deserializer=planner_dot_v1_dot_planner__pb2.PlaceRequest.FromString,
+                    response_serializer=planner_dot_v1_dot_planner__pb2.CallResponse.SerializeToString,
+            ),
+            'Trace': grpc.unary_unary_rpc_method_handler(
+                    servicer.Trace,
+                    request_deserializer=planner_dot_v1_dot_planner__pb2.TraceRequest.FromString,
                     response_serializer=planner_dot_v1_dot_planner__pb2.CallResponse.SerializeToString,
             ),
             'Scale': grpc.unary_unary_rpc_method_handler(
@@ -812,6 +829,33 @@ class Planner:
             target,
             '/planner.v1.Planner/Place',
             planner_dot_v1_dot_planner__pb2.PlaceRequest.SerializeToString,
+            planner_dot_v1_dot_planner__pb2.CallResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Trace(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/planner.v1.Planner/Trace',
+            planner_dot_v1_dot_planner__pb2.TraceRequest.SerializeToString,
             planner_dot_v1_dot_planner__pb2.CallResponse.FromString,
             options,
             channel_credentials,

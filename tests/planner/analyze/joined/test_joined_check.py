@@ -1,6 +1,7 @@
 """Runs over several pools, read back from the files that plans are written as."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,6 @@ import pytest
 import planner
 from costmodels.axes import RANK_ORDERS
 from planner.analyze.joined.check import plan_of_ranks, why_not_modelled
-from planner.analyze.joined.node_pools import node_pools
 from planner.analyze.joined_files import joined_files, layout_of, rank_pools
 from planner.errors import UsageError
 from planner.render.document import text_of
@@ -41,6 +41,7 @@ def written(data):
 def checked(files, changed=CLUSTER, nodes=None, **more):
     beside = {"nodes.txt": files["nodes.txt"] if nodes is None else nodes}
     script = Content(files["megatron.sh"], "megatron.sh")
+    more = {"stop": lambda: True, **more}  # without the search that it stands beside
     return planner.check(script, changed, files=beside, **more)
 
 
@@ -126,9 +127,27 @@ def test_a_wrong_list_is_refused(written, nodes, message):
         checked(written[0][1], nodes=nodes)
 
 
-def test_an_empty_list_names_no_node():
-    with pytest.raises(UsageError, match="names no node"):
-        node_pools("\n", {"new": "new"})
+def test_a_list_that_is_empty_or_cannot_be_read_is_one_error(written, tmp_path):
+    with pytest.raises(UsageError, match=r"nodes.txt: it names no node"):
+        checked(written[0][1], nodes="\n")
+    script, path = tmp_path / "megatron.sh", tmp_path / "nodes.txt"
+    script.write_text(written[0][1]["megatron.sh"])
+    path.write_text("")
+    with pytest.raises(UsageError, match=f"{path}: it names no node"):
+        planner.check(script, CLUSTER)
+    path.write_bytes(b"0 new\n1 \xff\n")
+    with pytest.raises(UsageError, match=f"{path}: the list of nodes cannot be read"):
+        planner.check(script, CLUSTER)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(UsageError, match=f"{path}: the list of nodes cannot be read"):
+        planner.check(script, CLUSTER)
+
+
+def test_pools_stand_in_one_order(written):
+    plan, files = written[0]
+    for own in (CLUSTER, {**CLUSTER, "pools": CLUSTER["pools"][::-1]}):
+        assert list(checked(files, own).joined.opened.plan.devices) == list(plan.devices)
 
 
 def test_without_a_list_a_pool_has_to_be_named(written):
@@ -177,3 +196,83 @@ def test_a_list_of_one_pool_says_to_name_it(written):
 def test_a_plan_that_is_not_there_is_told_the_names_of_those_over_several_pools(data):
     with pytest.raises(UsageError, match=r"ranks and ids: .*t1"):
         plan_of_result(data, "t99", "result.json")
+
+
+@pytest.fixture(scope="module")
+def slow(written):
+    """A run that computes all activations again, and its report beside the plans found."""
+    files = next(texts for plan, texts in written if len(plan.kinds) == 1)
+    script = files["megatron.sh"]
+    flags = "--recompute-granularity full --recompute-method block --recompute-num-layers 4"
+    assert "--recompute" not in script
+    changed = script.replace("--micro-batch-size", f"{flags} --micro-batch-size", 1)
+    report = checked({**files, "megatron.sh": changed}, stop=None)
+    return {**files, "megatron.sh": changed}, report
+
+
+@pytest.fixture(scope="module")
+def found():
+    """The plans that the framework runs on the same nodes, no axis pinned."""
+    asked = {"top": 20, "executor": "serial", "pools": "together", "framework": "megatron"}
+    return planner.solve(MODEL, CLUSTER, **asked).to_json()
+
+
+def test_a_run_is_ranked_among_the_plans_found(slow, found):
+    _, report = slow
+    standing, run = report.standing, report.joined.opened.plan
+    steps = [x["step_time_s"] for x in found["together"]["plans"] if x["runs_on"]]
+    assert standing.n_fit == len(steps)
+    assert standing.joined.step_time_s == pytest.approx(min(steps))
+    assert standing.rank == 1 + sum(x < run.step_time_s * (1 - 1e-9) for x in steps)
+    least = min(standing.joined.step_time_s, standing.alone.step_time_s)
+    assert standing.ratio == pytest.approx(run.step_time_s / least)
+    assert standing.rank > 1
+    assert standing.bound_s <= run.step_time_s
+    assert "found over these pools" in " ".join(text_of(report).split())
+    assert report.to_json()["standing"]["together"]["best"]["plan_id"] == standing.joined.plan_id
+
+
+def test_the_best_of_the_plans_found_is_first(found):
+    plan = joined_plan_of(found, "t1")
+    report = checked(joined_files(found, plan, ["megatron"], ["torchrun"]), stop=None)
+    assert report.standing.rank == 1
+    assert report.standing.joined.plan_id == plan.plan_id
+    assert report.joined.opened.plan.step_time_s == pytest.approx(plan.step_time_s)
+
+
+def test_a_search_that_is_stopped_gives_no_rank(written):
+    report = checked(written[0][1])
+    assert report.standing.rank is None
+    assert report.standing.stopped
+
+
+def test_changes_make_the_run_faster_when_they_are_written(slow):
+    files, report = slow
+    assert report.changes
+    first = report.changes[0]
+    assert first.text.startswith("recompute full ->")
+    assert first.gain_frac > 0.1
+    steps = [x.step_s for x in report.changes]
+    assert steps == sorted(steps)
+    dropped = [x for x in first.settings if x.startswith("drop ")]
+    script = files["megatron.sh"]
+    for words in dropped:
+        flag = words.removeprefix("drop ")
+        script = re.sub(rf"{flag} \S+ ", "", script)
+    again = checked({**files, "megatron.sh": script})
+    if len(dropped) == len(first.settings):
+        assert again.joined.opened.plan.step_time_s == pytest.approx(first.step_s)
+
+
+def test_layers_move_to_the_faster_pool(written):
+    files = next(texts for plan, texts in written if len(plan.kinds) == 1)
+    assert "old" in files["nodes.txt"]
+    nodes = "0 old\n1 new\n"
+    script = files["megatron.sh"]
+    report = checked({**files, "megatron.sh": script}, nodes=nodes)
+    before = report.joined.opened.plan.kinds[0].stages
+    moved = [x for x in report.changes if x.text.startswith("layers ")]
+    times = [x.time_s for x in before]
+    if max(times) > 1.2 * min(times):
+        assert moved
+        assert moved[0].layout.stage_layers != tuple(x.layers for x in before)

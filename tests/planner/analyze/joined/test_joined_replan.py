@@ -7,14 +7,18 @@ import pytest
 
 import planner
 from costmodels.mixed.prices import fits
-from planner.analyze.joined.fewer import with_fewer_pipelines
-from planner.analyze.joined.nodes import lost_nodes, lost_texts
+from planner.analyze.joined.moving import network_move
+from planner.analyze.joined.nodes import LostNodes, lost_nodes, lost_texts
 from planner.analyze.joined.replan import best_of, passed_over, replan_joined
+from planner.analyze.joined_files import layout_of, rank_pools
+from planner.analyze.replan.gained import gained_of_text
+from planner.analyze.replan.resharding import holdings
 from planner.cli.commands.plans import ReplanArguments, run_replan
 from planner.errors import UsageError
 from planner.render.document import text_of
 from planner.solver.answer.result_store import joined_plan_of
 from planner.solver.execution import Execution
+from planner.solver.together.fewer import with_fewer_pipelines
 from planner.solver.together.opened import open_joined
 from planner.solver.together.plans import PlanRecords
 from searches.executors.executor import SerialExecutor
@@ -66,6 +70,7 @@ def test_the_best_plan_is_that_of_a_search_on_what_is_left(opened, moved):
     assert {axis for axis, _, _ in moved.changes} >= {"devices"}
 
 
+@pytest.mark.slow
 def test_the_best_plan_may_use_several_pools_again(opened):
     found = replan_joined(opened, RUN, lost=("n2",))
     left = cluster({**NEW, "nodes": 1, "hosts": "n1"}, {**OLD, "hosts": "o[1-2]"})
@@ -107,7 +112,9 @@ def test_idle_nodes_that_are_lost_stop_nothing(opened):
     joined = opened.joined
     plan = replace(opened.mixed, kinds=(half,))
     priced = joined.price(plan)
-    record = PlanRecords(opened.model, opened.cluster, joined).record(plan, priced, 1)
+    record = PlanRecords(opened.model, opened.cluster, joined, opened.options.calibration).record(
+        plan, priced, 1
+    )
     fewer = replace(opened, mixed=plan, priced=priced, plan=record, saved=record)
     assert record.devices["old"] == 2
     found = replan_joined(fewer, RUN, lost=("o2",))
@@ -161,8 +168,11 @@ def test_unequal_shares_go_by_speed(opened):
         (("old=0",), "runs on 2 nodes of old"),
         (("old=x",), "runs on 2 nodes of old"),
         (("x7",), "no pool has a host 'x7'"),
-        ((), "no node is lost"),
+        ((), "no node is lost or gained"),
         (("old=2", "new=2"), "no node is left"),
+        (("old=1", "old=2"), "pool old is named twice"),
+        (("o1", "old=1"), "pool old is named twice"),
+        (("old=1", "o1"), "a number of pool old is named too"),
     ],
 )
 def test_nodes_that_are_not_there_are_refused(opened, lost, message):
@@ -170,11 +180,103 @@ def test_nodes_that_are_not_there_are_refused(opened, lost, message):
         replan_joined(opened, RUN, lost=lost)
 
 
-def test_what_is_not_modelled_is_refused_by_name(opened):
-    with pytest.raises(UsageError, match="one of them grew"):
-        replan_joined(opened, RUN, lost=(), gained=1)
-    with pytest.raises(UsageError, match="not modelled over several pools"):
-        replan_joined(opened, RUN, lost=("old=1",), via="network")
+def test_a_pool_that_the_plan_does_not_use_has_no_nodes_to_lose(opened):
+    saved = replace(opened.saved, devices={"old": 4})
+    with pytest.raises(UsageError, match="uses no node of new, and runs on as it is"):
+        lost_nodes(opened.cluster, saved, ("new=1",))
+
+
+def test_nodes_that_join_a_pool_are_planned_for(opened):
+    grown = replan_joined(opened, RUN, lost=(), gained={"new": 1})
+    assert grown.lost.nodes["new"] == (2, 3)
+    assert not grown.is_hit
+    assert grown.carry_on.plan_id
+    assert grown.reason == "as it was"
+    assert grown.carry_on_stop_s == 0.0
+    assert grown.move.redo_s == 0.0
+    assert grown.move.stop_s >= grown.move.restart_s + grown.move.write_s > grown.move.restart_s
+    assert grown.best.step_time_s <= grown.carry_on.step_time_s * (1 + 1e-9)
+    assert grown.to_json()["nodes"]["gained"] == 1
+    assert grown.to_json()["nodes"]["pools"]["new"] == {"before": 2, "after": 3}
+    text = " ".join(text_of(grown).split())
+    assert "new 2 -> 3" in text
+    assert "1 gained" in text
+    both = replan_joined(opened, RUN, lost=("old=1",), gained={"new": 1, "old": 1})
+    assert both.lost.nodes == {"new": (2, 3), "old": (2, 2)}
+    assert both.is_hit
+
+
+@pytest.mark.parametrize(
+    ("gained", "message"),
+    [
+        (1, "one of them grew"),
+        ({"cold": 1}, "no pool 'cold'"),
+        ({"old": 0}, "no number of nodes"),
+        ({}, "no node is lost or gained"),
+    ],
+)
+def test_nodes_that_join_are_named_by_pool(opened, gained, message):
+    with pytest.raises(UsageError, match=message):
+        replan_joined(opened, RUN, lost=(), gained=gained)
+
+
+@pytest.mark.parametrize("text", ["old", "old=x", "old=1,old=2", "1.5", "old=-1"])
+def test_texts_that_name_no_nodes_are_refused(text):
+    with pytest.raises(UsageError, match="gained"):
+        gained_of_text(text)
+
+
+def test_stops_of_equal_length_pay_at_once(moved):
+    assert moved.verdict == "move"
+    assert moved.move.stop_s == moved.carry_on_stop_s
+    assert moved.break_even_s == pytest.approx(moved.move.stop_s)
+    assert "carrying on stops training as long" in " ".join(text_of(moved).split())
+    later = replace(moved, is_hit=False)
+    assert later.break_even_s > later.move.stop_s
+    assert "for more than" in " ".join(text_of(later).split())
+
+
+def test_a_plan_that_stays_moves_nothing(opened):
+    gone = LostNodes({}, opened.cluster, {"new": 1})
+    found = network_move(opened, gone, gone.left(), opened.plan)
+    assert found.total_bytes == 0.0
+    assert found.network_s == 0.0
+
+
+def test_devices_that_join_lack_what_their_ranks_hold(opened):
+    """Of a plan on nodes that all are new every byte moves."""
+    gone = LostNodes({}, opened.cluster, {"new": 2, "old": 2})
+    left = gone.left()
+    layout = layout_of(opened.plan, opened.model)
+    job = opened.joined.problems[0].job
+    held = holdings(layout, opened.model.shape, job.seq_len)
+    each = job.recipe.param_bytes, job.recipe.state_bytes
+    lost = LostNodes({"new": frozenset((0, 1))}, opened.cluster, {"new": 2})
+    moved = network_move(opened, lost, left, opened.plan)
+    pools = rank_pools(opened.plan)
+    own = [n for n, pool in zip(held.bytes_held(*each), pools, strict=True) if pool == "new"]
+    assert moved.total_bytes == pytest.approx(sum(own))
+    assert moved.max_bytes == pytest.approx(max(own))
+
+
+def test_the_network_moves_what_the_nodes_left_hold(opened):
+    grown = replan_joined(opened, RUN, lost=(), gained={"new": 1}, via="network")
+    assert grown.move.via == "network"
+    assert grown.move.stop_s == max(grown.move.restart_s, grown.move.network_s)
+    assert "(through the network)" in " ".join(text_of(grown).split())
+    lost = replan_joined(opened, RUN, lost=("old=1",), via="network")
+    if lost.move.network_s is None:  # ZeRO keeps pieces of the optimizer on one device alone
+        assert lost.move.via == "checkpoint"
+        assert any("nowhere else" in note for note in lost.notes)
+    else:
+        assert lost.move.via == "network"
+
+
+def test_plans_without_ranks_go_through_a_checkpoint(opened):
+    plan = replace(opened.plan, missing=("unequal shares",), runs_on=())
+    gone = LostNodes({}, opened.cluster, {"new": 1})
+    found = network_move(replace(opened, plan=plan), gone, gone.left(), opened.plan)
+    assert found == "plan t1: no framework has unequal shares"
 
 
 def test_hosts_and_numbers_are_read():

@@ -15,6 +15,7 @@ from planner.frameworks.emit_request import EmitRequest
 from searches.frameworks.automodel.layouts import SCHEDULES
 from searches.frameworks.registry import framework_rules
 from tests.planner.frameworks.random_plans import random_plans
+from tests.repeats import slow
 
 
 def test_the_table_is_of_the_release_that_is_written_for() -> None:
@@ -56,7 +57,8 @@ def test_keys_are_those_of_the_strategy() -> None:
 
 def counts() -> tuple[object, ...]:
     return (
-        pytest.param(20, id="few"),
+        pytest.param(6, id="few"),
+        slow(20, id="more"),
         pytest.param(1000, id="thousand", marks=pytest.mark.fit),
     )
 

@@ -14,6 +14,7 @@ from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.reader import run_of_text
 from planner.specs.schema import DetailsSpec
 from tests.planner.emitting import HEADER, JOB, golden, layout, pool
+from tests.repeats import slow
 from tools.checkers.mindspeed_runs import plan_faults, words_of
 from tools.samples.draw import draw_plans
 
@@ -161,9 +162,10 @@ def test_the_table_is_that_of_the_newest_release() -> None:
     ]
 
 
-def test_drawn_plans_are_written_in_its_options_and_read_back() -> None:
-    plans = list(draw_plans("mindspeed", 40, 3))
-    assert len(plans) == 40
+@pytest.mark.parametrize("n", [8, slow(40)])
+def test_drawn_plans_are_written_in_its_options_and_read_back(n: int) -> None:
+    plans = list(draw_plans("mindspeed", n, 3))
+    assert len(plans) == n
     assert {drawn.name: plan_faults(drawn) for drawn in plans} == {d.name: [] for d in plans}
 
 

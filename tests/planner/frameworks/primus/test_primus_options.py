@@ -9,6 +9,7 @@ from planner.frameworks.emitted_text import NAMES, TEXTS, WORDS, yaml_scalar
 from planner.frameworks.primus.options import known_keys, odd_values, option_table, presets
 from planner.frameworks.primus.settings import plan_settings
 from tests.planner.frameworks.random_plans import random_plans
+from tests.repeats import slow
 
 
 def test_the_table_is_of_named_commits_and_has_both_kinds_of_keys() -> None:
@@ -86,7 +87,8 @@ def test_texts_are_bare_where_a_reader_takes_them_for_texts(
 
 def counts() -> tuple[object, ...]:
     return (
-        pytest.param(30, id="few"),
+        pytest.param(6, id="few"),
+        slow(30, id="more"),
         pytest.param(1000, id="thousand", marks=pytest.mark.fit),
     )
 

@@ -183,7 +183,7 @@ def test_another_plan_is_told_from_the_recommended_one() -> None:
 
 
 def test_an_answer_without_plans_says_what_would_help() -> None:
-    found = planner.solve("llama3-70b", "h100-x8", top=1)
+    found = planner.solve("llama3-8b", "1xh100", top=1)
     card = card_of(found)
     assert card == card_of(of_json(found))
     assert not card.plan_id

@@ -10,6 +10,7 @@ from planner.render.card.answer import card_of
 from planner.render.card.choice import choice_words, fastest_s, proof_words
 from planner.render.card.sentences import closed_axes
 from planner.solver.answer.result import Certificate, Plan, Result
+from tests.repeats import slow
 
 PRICE: tuple[tuple[str, object], ...] = (("pools.0.price_per_hour", 2.5),)
 
@@ -37,8 +38,8 @@ def slowed(plan: Plan, factor: float) -> Plan:
     [
         ("step_time", "The fastest plan", "{} less time"),
         ("cost", "The cheapest plan", "{} less)"),
-        ("energy", "The plan of least energy", "{} less energy"),
-        ("goodput", "The plan that ends the run first", "{} less wall-clock time"),
+        slow("energy", "The plan of least energy", "{} less energy"),
+        slow("goodput", "The plan that ends the run first", "{} less wall-clock time"),
     ],
 )
 def test_a_plan_without_margin_is_named_by_every_objective(

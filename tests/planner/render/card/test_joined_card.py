@@ -10,7 +10,6 @@ import pytest
 
 import planner
 from planner.cli.commands.plans import run_show
-from planner.render.answers.joined.rows import pipelines_text
 from planner.render.answers.plan_table import plans_csv
 from planner.render.card.html import card_html
 from planner.render.card.joined import TERM_KEYS, joined_card, joined_card_of, pools_drawing
@@ -18,6 +17,7 @@ from planner.render.card.markdown import card_markdown
 from planner.render.card.notebook import answer_html, answer_markdown
 from planner.render.card.text import card_lines
 from planner.solver.together.plans import TERMS
+from planner.solver.together.words import pipelines_text
 from tests.planner.solver.together.tiny import MODEL, OLD, PINS, cluster, pool
 
 
@@ -46,6 +46,7 @@ def test_the_card_says_what_to_do_in_one_sentence(result):
     assert card.figure("tokens_per_s").value == plan.tokens_per_s
     assert "h200-sxm-141gb" in card.cluster
     assert card.commands[-1].line == "planner explain last#t1"
+    assert not any("planner show" in command.line for command in card.commands)
 
 
 def test_bars_sum_to_the_step_and_to_the_memory(result):
@@ -120,4 +121,4 @@ def test_pipelines_in_a_cell_name_pools_layers_and_batch(result):
     kind = replace(
         plan.kinds[0], n_pipelines=8, n_sequences=24, mbs=2, stages=(first, first, second)
     )
-    assert pipelines_text(replace(plan, kinds=(kind,))) == "8 x (a 3-3 tp4 full | b 1) 24 of 2"
+    assert pipelines_text(replace(plan, kinds=(kind,))) == "8 x (a 2x3 tp4 full | b 1) 24 of 2"

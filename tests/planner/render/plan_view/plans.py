@@ -12,6 +12,7 @@ from planner.solver.answer.result import Plan, Result
 from planner.solver.solve import evaluate
 from planner.solver.sources import read_inputs
 from planner.specs.inputs import ClusterInput, ModelInput
+from tests.repeats import halved, slow
 
 
 @dataclass(frozen=True)
@@ -232,7 +233,6 @@ def shown(name: str) -> str:
 
 
 def all_plans() -> list[Any]:
-    """Return the names of `SPECS` as parameters; but for `FAST` ones they are slow."""
-    import pytest
+    """Return the names of `SPECS` as parameters; but for `FAST` ones they are slow, or `fit`."""
 
-    return [name if name in FAST else pytest.param(name, marks=pytest.mark.slow) for name in SPECS]
+    return halved(name if name in FAST else slow(name) for name in SPECS)

@@ -29,7 +29,7 @@ DOCUMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", of_which(("frozen", "encoder"), DOCUMENTS))
+@pytest.mark.parametrize("name", of_which(("encoder",), DOCUMENTS))
 def test_every_number_evaluates_to_its_formula(name: str) -> None:
     view, plan = opened(DOCUMENTS[name])
     walk = Walk(plan_body(view))

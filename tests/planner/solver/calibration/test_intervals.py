@@ -273,6 +273,7 @@ def test_adapters_widen_what_no_anchor_narrows() -> None:
     assert "adapters" not in regime_words("anchored-1.network.adapters", GPU)
 
 
+@pytest.mark.slow
 def test_the_widening_is_that_of_the_shipped_runs_with_adapters(entries: tuple[Any, Any]) -> None:
     models, hardware = entries
     every = read_measured_points(DATA / "points.csv")

@@ -109,7 +109,7 @@ def test_show_and_emit_take_such_a_plan_and_others_name_why_not(data, staged, tm
     assert {"megatron.sh", "nodes.txt", "slurm-megatron.sbatch"} <= written
     run_place(reference, None, "", "json")
     placed = json.loads(capsys.readouterr().out)
-    assert [x["ranks"] for x in placed["groups"]] == [[0, 1], [2, 3]]
+    assert [x["ranks"] for x in placed["pools"]] == [[0, 1], [2, 3]]
     run_place(reference, None, "", "table")
     assert "node ranks" in capsys.readouterr().out
     with pytest.raises(UsageError, match="uses several pools"):

@@ -73,6 +73,17 @@ def test_a_job_that_fits_on_no_pool_alone_may_fit_on_both():
     assert not any("--pools" in x.command for x in result.relaxations)
 
 
+def test_where_the_fastest_use_one_pool_the_bound_says_so():
+    link = {"between": ["new", "old"], "bandwidth": "500 MB/s"}
+    result = solved({**NEW, "nodes": 2}, OLD, links=[link])
+    together = result.together
+    assert not together.plans
+    assert not together.pays
+    assert together.gap is None
+    assert together.bound_s <= together.worth[1].alone_s * (1 + 1e-2)
+    assert "none over several takes less than" in " ".join(text_of(together).split())
+
+
 def test_one_of_the_plans_runs_on_megatron(both):
     first = solved(NEW, OLD, top=1).together.plans
     assert any(plan.runs_on for plan in first)
@@ -257,8 +268,6 @@ REFUSED = [
     ({"framework": "deepspeed"}, "no configuration of deepspeed holds a job over unlike pools"),
     ({"pareto": "step_time,memory"}, "has no front"),
     ({"objective": "memory"}, "is not ranked by memory"),
-    ({"deadline": "30d"}, "keeps no --deadline"),
-    ({"step_limit_s": 3.0}, "keeps no --step-limit"),
     ({"pins": {"vpp": 2}}, "have no axis vpp"),
     ({"only": {"schedule": ["1f1b"]}}, "have no axis schedule"),
     ({"pins": {"zero": 3}}, "ZeRO stage 3 is not modelled"),

@@ -76,10 +76,10 @@ def leaks(name: str, every: int) -> tuple[list[str], int]:
 
 
 def test_odd_values_are_read_or_refused() -> None:
-    """Every eleventh of the values: each key meets one or two, each type all of them."""
-    counts = {name: leaks(name, 11) for name in TYPES}
+    """Every 31st of the values: types with the same keys meet others of them."""
+    counts = {name: leaks(name, 31) for name in TYPES}
     assert {name: found for name, (found, _) in counts.items() if found} == {}
-    assert min(n for _, n in counts.values()) >= 10
+    assert min(n for _, n in counts.values()) >= 3
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 import planner
 from planner.render.document import text_of
 from tests.planner.command import run_here
+from tests.repeats import slow
 
 MODEL: dict[str, Any] = {
     "model": {
@@ -43,14 +44,16 @@ def answer_text(**options: Any) -> tuple[planner.Result, str]:
     ("objective", "best", "proof"),
     [
         ("step_time", "the fastest", "proven: none of"),
-        ("tokens_per_s", "the fastest", "proven: none of"),
+        slow("tokens_per_s", "the fastest", "proven: none of"),
         (
             "cost",
             "the cheapest",
             "proven: no plan costs over 1% less than the first; none",
         ),
-        ("energy", "the one of least energy", "proven: no plan takes over 1% less energy than"),
-        (
+        slow(
+            "energy", "the one of least energy", "proven: no plan takes over 1% less energy than"
+        ),
+        slow(
             "goodput",
             "the one that ends the run first",
             "proven: no plan ends the run over 1% earlier",

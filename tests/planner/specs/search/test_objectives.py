@@ -23,6 +23,7 @@ from planner.solver.scenarios import undominated_below_s
 from planner.specs.identity import content_id
 from planner.specs.loader import cluster_from_dict, model_from_dict
 from searches.pricing.fronts import dominated
+from tests.repeats import examples
 from tests.searches.instances import one_in
 
 MODEL: dict[str, Any] = {
@@ -255,7 +256,7 @@ def test_the_front_is_in_every_form() -> None:
     assert len(tables.plans_markdown(found).splitlines()) == len(found.plans) + 2
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=6), st.integers(1, 9))
 def test_steps_below_the_limit_are_undominated(points: Any, n: int) -> None:
     class One:
