@@ -154,9 +154,9 @@ def test_the_plan_of_a_case_has_its_grid_and_uneven_stages(over_pools):
 def test_pipelines_on_other_pools_are_noticed(over_pools):
     case, data = over_pools
     plan = chosen_plan(data, case)
-    placed = joined_placement(data, plan)
+    placed = joined_placement(data, plan).to_json()
     nodes = nodes_of_ranks(placed, 2)
-    hosts = {x["pool"]: x["hosts"][0] for x in placed["groups"]}
+    hosts = {x["pool"]: x["hosts"][0] for x in placed["pools"]}
     first, second = (x.pool for x in plan.kinds[0].stages)
     assert nodes == [[0, hosts[first]]] * 2 + [[1, hosts[second]]] * 2
     listed = joined_files(data, plan, ["megatron"], ["slurm"])["nodes.txt"]

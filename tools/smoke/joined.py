@@ -99,7 +99,7 @@ def slurm_env(script: str) -> dict[str, str]:
 def nodes_of_ranks(placed: Mapping[str, Any], per_node: int) -> list[list[object]]:
     """Return node rank and host of each rank, as `planner place` says them."""
     rows: list[list[object]] = []
-    for group in placed["groups"]:
+    for group in placed["pools"]:
         first, last = group["ranks"]
         for rank in range(first, last + 1):
             place = rank // per_node

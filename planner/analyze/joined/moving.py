@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from costmodels.axes import RANK_ORDERS
 from costmodels.plans import Layout
 from planner.analyze.joined.nodes import LostNodes
-from planner.analyze.joined_files import layout_of, node_groups, why_no_ranks
+from planner.analyze.joined_files import layout_of, node_groups, rank_order, why_no_ranks
 from planner.analyze.replan.resharding import holdings, lacking_bytes, survives
 from planner.solver.answer.result import Plan
 from planner.solver.together.opened import OpenedJoined
@@ -50,7 +51,7 @@ def network_move(
     per_node = opened.cluster.cluster.pools[opened.joined.indices[0]].devices_per_node
     if isinstance(target, Plan) and target.layout.n_devices % per_node:
         return f"plan {target.rank} does not fill whole nodes"
-    layouts = layout_of(opened.plan, opened.model), _layout(target, opened)
+    layouts = tuple(_layout(x, opened, per_node) for x in (opened.plan, target))
     before = list(_nodes(opened.plan, opened.cluster, {}))
     kept = {
         pool.name: [i for i in range(pool.n_nodes) if i not in gone.by_pool.get(pool.name, ())]
@@ -88,8 +89,10 @@ def network_move(
     return NetworkMove(total, most, max(times))
 
 
-def _layout(target: JoinedPlan | Plan, opened: OpenedJoined) -> Layout:
-    return target.layout if isinstance(target, Plan) else layout_of(target, opened.model)
+def _layout(target: JoinedPlan | Plan, opened: OpenedJoined, per_node: int) -> Layout:
+    if isinstance(target, Plan):
+        return target.layout
+    return layout_of(target, opened.model, rank_order(target, per_node) or RANK_ORDERS[0])
 
 
 def _nodes(

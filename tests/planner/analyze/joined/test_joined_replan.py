@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 import planner
+from costmodels.axes import RANK_ORDERS
 from costmodels.mixed.prices import fits
 from planner.analyze.joined.moving import network_move
 from planner.analyze.joined.nodes import LostNodes, lost_nodes, lost_texts
@@ -253,7 +254,7 @@ def test_devices_that_join_lack_what_their_ranks_hold(opened):
     each = job.recipe.param_bytes, job.recipe.state_bytes
     lost = LostNodes({"new": frozenset((0, 1))}, opened.cluster, {"new": 2})
     moved = network_move(opened, lost, left, opened.plan)
-    pools = rank_pools(opened.plan)
+    pools = rank_pools(opened.plan, RANK_ORDERS[0])
     own = [n for n, pool in zip(held.bytes_held(*each), pools, strict=True) if pool == "new"]
     assert moved.total_bytes == pytest.approx(sum(own))
     assert moved.max_bytes == pytest.approx(max(own))
