@@ -20,6 +20,8 @@ Floats = NDArray[np.float64]
 
 CANDIDATES = 1500
 """Columns of unlike devices or pipelines that are mixed for one length of the step."""
+RANKED = 60
+"""Columns that lose least in a step, of which splits are offered to the master."""
 OFFERED = 240
 """Splits that the master chooses among at last, of the columns that lose least."""
 POLISHED = 100
@@ -44,7 +46,7 @@ class Effort:
     """Mixtures whose neighbours are priced."""
 
 
-FULL = Effort((0.006, 0.012, 0.018, 0.024, 0.032, 0.045, 0.065), 48, 4, 2)
+FULL = Effort((0.006, 0.012, 0.018, 0.024, 0.032, 0.045, 0.065), 48, 8, 2)
 QUICK = Effort((0.012, 0.03, 0.06), 24, 0, 1)
 
 Counts = list[tuple[Offer, int]]
@@ -95,6 +97,8 @@ class _Mixer:
         self._offers: dict[tuple[int, int], Offer | None] = {}
         self._losses: dict[int, float] = {}
         self._done: set[tuple[tuple[int, int], ...]] = set()
+        self._ranked: dict[int, float] = {}
+        """Rows that lose least in some step, and what a pipeline gets done there."""
 
     def mix(self, time_s: float, n_priced: int) -> None:
         """Price the best mixtures of the columns that lose least in a step."""
@@ -131,6 +135,8 @@ class _Mixer:
         done = columns.done(time_s, rows)
         loss = 1.0 - done / worth[rows]
         rows, done = self._unlike(rows, done, loss)
+        for row, n in zip(rows[:RANKED].tolist(), done[:RANKED].tolist(), strict=True):
+            self._ranked.setdefault(row, n)
         own = columns.structure[rows]
         return rows, Candidates(
             devices=columns.structures.devices[own],
@@ -177,6 +183,10 @@ class _Mixer:
 
     def choose(self, low_s: float, n_steps: int) -> None:
         """Let the master mix the splits that are known for steps above one."""
+        for row, n_sequences in self._ranked.items() if n_steps else ():
+            if self.halt():
+                return
+            self._offer(row, n_sequences)
         known = [(self._losses.get(row, 1.0), row, m) for (row, m), x in self._offers.items() if x]
         offers = [self._offers[row, m] for _, row, m in sorted(known)[:OFFERED]]
         some = [x for x in offers if x]
