@@ -155,6 +155,8 @@ class Columns:
         """Of rows whose slowest stage is known exactly: their place among those."""
         self._exact = np.zeros((0, len(FLIGHTS) + 1))
         self._is_exact: list[set[int]] = []
+        self._pruned = {x: getattr(self, x)[:0] for x in _BY_ROW}
+        """Rows that were left out, by name."""
 
     def _tail_s(self, is_several: bool) -> Floats:
         """Return `least_tail_s` of each row: of the part where it is least."""
@@ -167,21 +169,28 @@ class Columns:
         return result
 
     def prune(self, time_s: float) -> None:
-        """Leave out what gets nothing done in a step, nor in any shorter one."""
-        kept = np.flatnonzero(self.micro(time_s) > 0)
+        """Leave out what gets nothing done in a step, nor in any shorter one.
+
+        `without` puts it back: without a pool the best step may be longer.
+        """
+        does = self.micro(time_s) > 0
         for name in _BY_ROW:
-            setattr(self, name, getattr(self, name)[kept])
+            every = getattr(self, name)
+            self._pruned[name] = np.concatenate([self._pruned[name], every[~does]])
+            setattr(self, name, every[does])
 
     def without(self, pool: int, problem: MixedProblem) -> "Columns":
         """Return the columns that do not use a pool, of the problem without it.
 
         What is known of cuts holds: fewer nodes slow nobody down more.
         """
-        rows = np.flatnonzero(self.structures.devices[self.structure, pool] == 0)
+        every = {x: np.concatenate([getattr(self, x), self._pruned[x]]) for x in _BY_ROW}
+        rows = np.flatnonzero(self.structures.devices[every["structure"], pool] == 0)
         other = copy(self)
         other.problem = problem
         for name in _BY_ROW:
-            setattr(other, name, getattr(self, name)[rows])
+            setattr(other, name, every[name][rows])
+        other._pruned = {x: every[x][:0] for x in _BY_ROW}
         other.known_s = np.zeros(len(rows))
         other.sizes = self.sizes.copy()
         other.sizes[pool] = 0.0

@@ -363,7 +363,7 @@ def best_fills(
     fills: dict[tuple[MixedStage, ...], Fill] = {}
     limits = slack if len(pipeline.parts) > 1 else slack[:1]
     for more in limits:
-        limit = least_s * (1.0 + more)
+        limit = least_s * (1.0 + max(more, TOLERANCE))  # sums of ends and layers are rounded
         for cuts in cuts_of(stages, [n for _, n in pipeline.parts], n_layers, limit):
             fill = _balanced(stages, pipeline, cuts)
             if fill is not None:

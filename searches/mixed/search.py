@@ -102,17 +102,20 @@ class MixedSearch:
         bound_s = math.inf
         if len(columns):
             bound_s = _search_columns(columns, self._options, best, halt, QUICK)
-        return _answer(best, bound_s, len(columns), halt, self._options.n_best)
+        answer = _answer(best, bound_s, len(columns), halt, self._options.n_best)
+        # A quick search that found nothing did not prove that nothing fits.
+        return answer if answer.plans else replace(answer, bound_s=bound_s)
 
 
 def _answer(
     best: BestPlans, bound_s: float, n_structures: int, halt: Halt, n_best: int
 ) -> MixedAnswer:
     rows = best.first(n_best)
+    unknown_s = bound_s if halt.is_cut else math.inf
     return MixedAnswer(
         plans=tuple(x[1] for x in rows),
         prices=tuple(x[2] for x in rows),
-        bound_s=min(bound_s, rows[0][0]) if rows else math.inf,
+        bound_s=min(bound_s, rows[0][0]) if rows else unknown_s,
         n_structures=n_structures,
         n_priced=best.n_priced,
         stopped="time limit" if halt.is_cut else "",
@@ -130,8 +133,7 @@ def _search_columns(
     sequence_s = least_sequence_s(problem, columns.structures.ways)
     fluid_s = problem.straggler_factor * problem.global_batch * sequence_s
     high_s = best.step_s if best.step_s < math.inf else 64.0 * fluid_s
-    # Without a pool stragglers are fewer, and columns get as much done in a shorter step.
-    columns.prune(high_s * problem.straggler_factor)
+    columns.prune(high_s)
     several_s, bound = least_step_s(columns, fluid_s, high_s, halt)
     if not halt():
         search_several(problem, (several_s, bound), options.most_kinds, best, halt, effort)

@@ -202,7 +202,10 @@ class _Work:
         plans = [replace(x, rank=rank) for rank, x in enumerate(records, 1)]
         values = {name: value_of(x, goal) if x else math.inf for name, x in alone.items()}
         pays = bool(plans) and value_of(plans[0], goal) < min(values.values())
-        bound_s = min(x.bound_s for x in (answer, *without))
+        # Plans that leave several pools out have fewer stragglers still.
+        others_s = [x.bound_s * self.joined.least_factor_frac(i) for i, x in enumerate(without)]
+        # Without a bound over all pools there is none.
+        bound_s = min([answer.bound_s, *others_s]) if answer.bound_s < math.inf else math.inf
         fastest_s = min((x.step_time_s for x in plans), default=math.inf)
         is_bound = math.isfinite(bound_s)  # else nothing fits, on one of the pools or several
         job = self.joined.problems[0].job

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from costmodels.axes import RECOMPUTES
 from costmodels.mixed.layer_tables import Degrees, mixed_problem, possible_degrees
@@ -147,6 +148,15 @@ class JoinedProblem:
         used = [self.problems[i] for i in sorted(places)]
         n_nodes = sum(problem.pool.n_nodes for problem in used)
         return straggler_factor(used[0], n_nodes * used[0].pool.devices_per_node)
+
+    def least_factor_frac(self, place: int) -> float:
+        """Return how much less two pools are slowed down than all but one, as a ratio.
+
+        A step with fewer stragglers is at least that ratio of the same with more.
+        """
+        others = sorted(set(range(len(self.problems))) - {place})
+        least = min(self.straggler_factor(pair) for pair in combinations(others, 2))
+        return min(1.0, least / self.straggler_factor(others))
 
     def without(self, place: int) -> MixedProblem:
         """Return the job without one of the pools, whose nodes slow nobody down any more."""

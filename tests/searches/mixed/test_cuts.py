@@ -62,3 +62,17 @@ def test_what_was_looked_at_holds_without_a_pool():
     }
     for a, b, s in zip(other.structure, other.range, other.whole_batch_s(), strict=True):
         assert s <= exact[int(a), int(b)] * (1.0 + 1e-12)
+
+
+def test_columns_that_are_pruned_are_back_without_a_pool():
+    problem = replace(random_problem(3), straggler_factor=1.05)
+    structures = structures_of(problem, ways_of(problem), 2)
+    columns = Columns(problem, structures, 3)
+    whole = columns.without(0, problem)
+    columns.prune(1e-3)
+    assert not len(columns)
+    other = columns.without(0, problem)
+    assert sorted(zip(other.structure, other.range, strict=True)) == sorted(
+        zip(whole.structure, whole.range, strict=True)
+    )
+    assert sorted(other.whole_batch_s()) == pytest.approx(sorted(whole.whole_batch_s()))

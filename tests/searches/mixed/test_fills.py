@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from searches.mixed.fills import Pipeline, best_fills, fastest_fill, least_slowest_s, ways_of
+from searches.mixed.structures import structures_of
 from tests.searches.mixed.instances import random_problem
 
 
@@ -27,3 +28,19 @@ def test_the_least_slowest_stage_is_that_of_every_split(seed):
     assert bool(fills) == bool(times)
     if fills:
         assert fills[0].slowest_s == pytest.approx(least_s, rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_pipeline_that_fits_has_a_split_of_its_least_slowest_stage(seed):
+    problem = random_problem(seed)
+    structures = structures_of(problem, ways_of(problem), 2)
+    n_fitting = 0
+    for i in range(len(structures)):
+        pipeline = structures.pipeline(i)
+        least_s = least_slowest_s(problem, pipeline, 1, 2, 1e-3)
+        if least_s < float("inf"):
+            n_fitting += 1
+            fills = best_fills(problem, pipeline, 1, 2, slack=(0.0,), low_s=1e-3)
+            assert fills
+            assert fills[0].slowest_s == pytest.approx(least_s, rel=1e-6)
+    assert n_fitting
