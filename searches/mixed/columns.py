@@ -6,8 +6,8 @@ m micro-batches, a plan takes at least (`costmodels.mixed.prices.price`)
     fixed + tail + S [ (m - 1) B + W + crossings(p, m) h ]
 
 with crossings(p, m) >= 2 (p - 1) [ (p - 1) + (m - 1) ]/p. B is bounded in three ways, each
-when it decides: by rates alone (`structures`), by whole layers and memory (`capacity`), and
-exactly (`fills`), there by micro-batches in flight.
+when it decides: by rates alone (`structures`), cut by cut with whole layers and memory (`cuts`,
+W and the tail too), and exactly (`fills`), there by micro-batches in flight.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.capacity import Capacity
-from searches.mixed.cuts import Cut, Cuts, KeptPoints, Points, Rows
+from searches.mixed.cuts import Cut, CutBounds, KeptPoints, Points, Rows
 from searches.mixed.fills import least_slowest_s
 from searches.mixed.structures import ROUNDING, Structures
 from searches.mixed.tails import least_tail_s
@@ -145,7 +145,7 @@ class Columns:
         self.hop_s = 2.0 * (self.pp - 1.0) / self.pp * hop
         counts = sorted({*np.unique(s.counts).tolist()} - {0})
         capacity = Capacity(problem, ways, self.ranges, int(s.pp.max()))
-        self._cuts = Cuts(problem, ways, self.ranges, capacity, counts)
+        self._cuts = CutBounds(problem, ways, self.ranges, capacity, counts)
         self._points = {x: KeptPoints() for x in (False, True)}
         self.cut_alone, self.cut = (np.full(len(self.structure), -1) for _ in range(2))
         """Of rows whose cuts are known, with one kind and with several: their place."""

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
-from searches.mixed.capacity import Capacity
+from searches.mixed.capacity import Capacity, least_sums
 from searches.mixed.fills import Way, layer_times_s
 from searches.mixed.tails import whole_layers_tail_s
 
@@ -80,7 +80,7 @@ def _with_end_s(least_s: Floats, end_s: float, counts: Sequence[int]) -> Floats:
     return result
 
 
-class Cuts:
+class CutBounds:
     """What every cut of pipelines over one or two pools takes at least."""
 
     def __init__(
@@ -97,7 +97,7 @@ class Cuts:
         ends = [_ends_s(way) for way in ways]
         self._embedding_s, self._head_s = np.array(ends).T
         self._sums_s = np.array([_sums(x) for x in each])
-        least = [_sums(np.sort(x)) for x in each]
+        least = [least_sums(x) for x in each]
         self._least_s = np.array(least)
         self._first_s, self._last_s = (
             np.array([_with_end_s(x, end[j], counts) for x, end in zip(least, ends, strict=True)])

@@ -3,8 +3,9 @@
 1. One kind of pipeline: structures in the order of a lower bound of their step, each with its
    best splits, until the bound passes the best step.
 2. Several kinds: a lower bound over any mixture of structures (`bound`), and the structures that
-   are worth their devices at its prices; of those CP-SAT chooses kinds and numbers of pipelines
-   (`master`) within a step that is halved towards the bound. What it chooses is priced whole.
+   are worth their devices at its prices; of those a beam mixes kinds and numbers of pipelines
+   (`mixtures`), then CP-SAT (`master`) within a step that is halved towards the bound. What they
+   choose is priced whole.
 
 Plans that are one grid of ranks have a search of their own (`grids`).
 
@@ -52,7 +53,9 @@ class MixedSearch:
     ) -> None:
         options, n_pools = options or MixedOptions(), len(problem.pools)
         options = replace(options, most_kinds=options.most_kinds or max(MOST_KINDS, n_pools))
-        self._options, self._columns = options, None
+        self._options = options
+        self._columns: Columns | None = None
+        """What is known of the columns; None where the search needed none."""
         halt = Halt(stop)
         ways = ways_of(problem)
         best = BestPlans(problem, options)
@@ -68,9 +71,6 @@ class MixedSearch:
                 break
             spanned += 1
         self.answer = _answer(best, bound_s, n_structures, halt, options.n_best)
-
-    _columns: Columns | None
-    """What is known of the columns; None where the search needed none."""
 
     def _search(
         self, problem: MixedProblem, structures: Structures, best: BestPlans, halt: Halt

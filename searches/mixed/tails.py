@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedPool, MixedProblem, Prefix, Ring
+from searches.mixed.capacity import least_sums
 from searches.mixed.fills import Way
 
 Floats = NDArray[np.float64]
@@ -139,8 +140,7 @@ def whole_layers_tail_s(
     result = np.zeros((len(ways), 1 + problem.n_layers, len(ranges)))
     for i, way in enumerate(ways):
         layers = way.tables[0].grad_bytes.layers
-        share = np.concatenate([[0.0], np.cumsum(np.sort(np.diff(layers)))])
-        share = share / max(float(layers[-1]), 1e-30)
+        share = least_sums(np.diff(layers)) / max(float(layers[-1]), 1e-30)
         result[i] = _by_range(tail_s(problem, way, share, is_several, has_head), ranges)
     return result
 

@@ -47,8 +47,6 @@ def test_no_split_is_faster_than_the_least_of_its_cuts(seed):
 
 def test_what_was_looked_at_holds_without_a_pool():
     problem = replace(random_problem(3), straggler_factor=1.05)
-    if len(problem.pools) < 2:
-        pytest.skip("one pool")
     structures = structures_of(problem, ways_of(problem), 2)
     columns = Columns(problem, structures, 3)
     columns.look_alone(np.arange(len(columns)))
