@@ -88,7 +88,7 @@ def sharded_job(
         raise SearchError(
             f"{framework} runs no sharded replicas of this job on two pools or more",
             "open tp, cp, mbs, recompute and dp_shard, or plan for each pool alone",
-            code="no-plan",
+            code="contradiction",
         )
     able = [i for i, own in enumerate(keys) if own]
     problem = sharded_problem(
