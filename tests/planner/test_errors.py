@@ -74,12 +74,12 @@ class TestCodes:
         assert (wrong.code, wrong.field) == ("bad-specification", "pools.0.nodes")
         assert str(wrong.location) == "c.yaml:7:18"
 
-    @pytest.mark.slow
     def test_the_second_words_of_all_codes_are_explained(self):
         words = {
             keyword.value.value
             for path in Path(planner.__file__).parent.rglob("*.py")
-            for node in ast.walk(ast.parse(path.read_text()))
+            if "code=" in (text := path.read_text())
+            for node in ast.walk(ast.parse(text))
             if isinstance(node, ast.Call) and getattr(node.func, "id", "").endswith("Error")
             for keyword in node.keywords
             if keyword.arg == "code" and isinstance(keyword.value, ast.Constant)
