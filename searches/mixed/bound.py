@@ -196,19 +196,27 @@ class Bound:
         return low_s, high_s
 
 
-def least_step_s(columns: Columns, low_s: float, high_s: float, halt: Halt) -> tuple[float, Bound]:
+def least_step_s(
+    columns: Columns,
+    low_s: float,
+    high_s: float,
+    halt: Halt,
+    near_s: float = 0.0,
+    active: Rows | None = None,
+) -> tuple[float, Bound]:
     """Return a step that no plan is shorter than, and what it was found by.
 
-    `low_s` is such a step already; longer ones than `high_s` are of no interest.
+    `low_s` is such a step already; longer ones than `high_s` are of no interest. `near_s` is where
+    to look first, with columns that are active already.
     """
     search = Bound(columns, halt)
-    proven_s, near_s = low_s, low_s
+    proven_s, near_s = low_s, max(low_s, near_s)
     n = len(columns.sizes)
     prices = np.append(1.0 / np.maximum(columns.sizes[:-1], 1.0), 0.0)
     if not len(columns) or halt():
         return (low_s if len(columns) else high_s), search
     worth = columns.most_done(high_s) / np.maximum(columns.worth(prices), 1e-300)
-    search.add(_first(-worth, 4 * n))
+    search.add(_first(-worth, 4 * n) if active is None else active)
     dual = search.dual(near_s)
     for _ in range(PASSES):
         if halt():

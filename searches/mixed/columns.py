@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.capacity import Capacity
-from searches.mixed.cuts import Cut, CutBounds, KeptPoints, Points, Rows
+from searches.mixed.cuts import CutBounds, Rows
 from searches.mixed.fills import least_slowest_s
+from searches.mixed.points import Cut, KeptPoints, Points
 from searches.mixed.structures import ROUNDING, Structures
 from searches.mixed.tails import least_tail_s
 
@@ -30,6 +31,8 @@ FLIGHTS = (1, 2, 3, 5, 9, 17, 33)
 """Least micro-batches of each class below the stages, of which the slowest stage is exact."""
 BLOCK = 4096
 """Rows of which the cuts are looked at together."""
+ENDS_BLOCK = 512
+"""The same, with the ends of the model."""
 AHEAD = 0.003
 """By how much longer the steps are for which cuts are looked at, of the step."""
 
@@ -137,16 +140,21 @@ class Columns:
         self.sizes = np.append(sizes, float(most_kinds))
         self.mbs, self.pp = s.mbs[self.structure], s.pp[self.structure].astype(np.float64)
         self.slowest_s = s.slowest_s[self.structure]
-        self.alone_s = problem.fixed_s + self._tail_s(is_several=False)
+        self.n_kinds = 2
+        """Kinds of a plan of several: this many or more."""
+        self._tails_s = least_tail_s(
+            problem, ways, self.ranges, int(s.pp.max()), max(2, most_kinds)
+        )
+        self.alone_s = problem.fixed_s + self._tail_s(1, self.structure, self.range)
         """What a step takes besides the pipeline, with one kind."""
-        self.outside_s = problem.fixed_s + self._tail_s(is_several=True)
+        self.outside_s = problem.fixed_s + self._tail_s(2, self.structure, self.range)
         """The same with several."""
         hop = _least_hop_s(problem, s, self.first.astype(np.int64), self.structure)
         self.hop_s = 2.0 * (self.pp - 1.0) / self.pp * hop
         counts = sorted({*np.unique(s.counts).tolist()} - {0})
         capacity = Capacity(problem, ways, self.ranges, int(s.pp.max()))
-        self._cuts = CutBounds(problem, ways, self.ranges, capacity, counts)
-        self._points = {x: KeptPoints() for x in (False, True)}
+        self._cuts = CutBounds(problem, ways, self.ranges, capacity, counts, max(2, most_kinds))
+        self._points_alone, self._points = KeptPoints(), KeptPoints()
         self.cut_alone, self.cut = (np.full(len(self.structure), -1) for _ in range(2))
         """Of rows whose cuts are known, with one kind and with several: their place."""
         self.known_s, self.known_micro = (np.zeros(len(self.structure)) for _ in range(2))
@@ -158,15 +166,41 @@ class Columns:
         self._pruned = {x: getattr(self, x)[:0] for x in _BY_ROW}
         """Rows that were left out, by name."""
 
-    def _tail_s(self, is_several: bool) -> Floats:
-        """Return `least_tail_s` of each row: of the part where it is least."""
-        s, pp = self.structures, self.structures.pp[self.structure]
-        tails = least_tail_s(self.problem, s.ways, self.ranges, int(s.pp.max()), is_several)
-        result = np.full(len(self.structure), np.inf)
+    def _tail_s(self, n_kinds: int, structure: Ints, range_: Ints) -> Floats:
+        """Return `least_tail_s` of rows: that of the part where it is least."""
+        s, pp = self.structures, self.structures.pp[structure]
+        tails = self._tails_s[n_kinds - 1]
+        result = np.full(len(structure), np.inf)
         for j in range(s.parts.shape[1]):
-            own = s.parts[self.structure, j]
-            result = np.minimum(result, np.where(own >= 0, tails[own, pp, self.range], np.inf))
+            own = s.parts[structure, j]
+            result = np.minimum(result, np.where(own >= 0, tails[own, pp, range_], np.inf))
         return result
+
+    def of_kinds(self, n_kinds: int) -> "Columns":
+        """Return the columns of plans of so many kinds, each layer in as many groups.
+
+        Slowest stages that are known hold for any number; cuts are to be looked at anew.
+        """
+        other = copy(self)
+        other.n_kinds = n_kinds
+        other.sizes = np.append(self.sizes[:-1], float(n_kinds))
+        tail_s = self._tail_s(n_kinds, self.structure, self.range)
+        pruned_s = self._tail_s(n_kinds, self._pruned["structure"], self._pruned["range"])
+        other.outside_s = self.problem.fixed_s + tail_s
+        other._points = KeptPoints()
+        other.cut = np.full(len(self), -1)
+        other.known_s, other.known_micro = np.zeros(len(self)), np.zeros(len(self))
+        other.slowest_s, other.place = self.slowest_s.copy(), self.place.copy()
+        other._is_exact = [set(x) for x in self._is_exact]
+        nothing = np.zeros(len(pruned_s))
+        other._pruned = {
+            **self._pruned,
+            "outside_s": self.problem.fixed_s + pruned_s,
+            "cut": np.full(len(pruned_s), -1),
+            "known_s": nothing,
+            "known_micro": nothing,
+        }
+        return other
 
     def prune(self, time_s: float) -> None:
         """Leave out what gets nothing done in a step, nor in any shorter one.
@@ -268,19 +302,29 @@ class Columns:
         kept: list[tuple[NDArray[np.intp], Points]] = []
         for i in range(0, len(rows), BLOCK):
             some = rows[i : i + BLOCK]
-            points = self._cuts.of(self._cut_rows(some), is_several=True)
+            points = self._cuts.of(self._cut_rows(some), self.n_kinds)
             n = np.minimum(self.micro(later_s, some), self._points_micro(later_s, some, points))
             self.known_s[some], self.known_micro[some] = later_s, n
             self.slowest_s[some] = np.maximum(self.slowest_s[some], points.few[0].min(axis=1))
             near = np.flatnonzero(n * self.mbs[some] > worth[i : i + BLOCK])
-            if len(near):
-                kept.append((some[near], points.some(near).efficient()))
-        self._keep(kept)
+            self._look_at_ends(later_s, some[near], worth[i : i + BLOCK][near], points.some(near))
 
-    def _keep(self, kept: Sequence[tuple[NDArray[np.intp], Points]]) -> None:
-        """Keep the cuts of some rows."""
-        for rows, points in kept:
-            self.cut[rows] = self._points[True].add(points)
+    def _look_at_ends(
+        self, later_s: float, rows: NDArray[np.intp], worth: Floats, points: Points
+    ) -> None:
+        """Look at cuts with the ends of the model; keep those of rows that get more done."""
+        alone = np.flatnonzero(self.pp[rows] == 1)
+        if len(alone):
+            self.cut[rows[alone]] = self._points.add(points.some(alone).efficient())
+        rest = np.flatnonzero(self.pp[rows] > 1)
+        for i in range(0, len(rest), ENDS_BLOCK):
+            own = rest[i : i + ENDS_BLOCK]
+            some = rows[own]
+            exact = self._cuts.with_ends(self._cut_rows(some), self.n_kinds)
+            n = np.minimum(self.known_micro[some], self._points_micro(later_s, some, exact))
+            self.known_micro[some] = n
+            near = np.flatnonzero(n * self.mbs[some] > worth[own])
+            self.cut[some[near]] = self._points.add(exact.some(near).efficient())
 
     def _cut_rows(self, rows: NDArray[np.intp]) -> Rows:
         s, own = self.structures, self.structure[rows]
@@ -292,7 +336,7 @@ class Columns:
 
     def _cut_micro(self, time_s: float, rows: NDArray[np.intp]) -> Floats:
         """Return the most micro-batches of rows whose cuts are known."""
-        points = self._points[True].some(self.cut[rows])
+        points = self._points.some(self.cut[rows])
         best = self._points_micro(time_s, rows, points)
         mine = np.flatnonzero(self.place[rows] >= 0)
         if len(mine):
@@ -317,8 +361,8 @@ class Columns:
         rows = rows[(self.cut_alone[rows] < 0) & is_two]
         for i in range(0, len(rows), BLOCK):
             some = rows[i : i + BLOCK]
-            points = self._cuts.of(self._cut_rows(some), is_several=False).efficient()
-            self.cut_alone[some] = self._points[False].add(points)
+            points = self._cuts.of(self._cut_rows(some), 1).efficient()
+            self.cut_alone[some] = self._points_alone.add(points)
         return len(rows)
 
     def whole_batch_s(self, rows: NDArray[np.intp] | None = None) -> Floats:
@@ -336,7 +380,7 @@ class Columns:
         least_s = self.alone_s[some] + self.problem.straggler_factor * pipeline_s
         mine = np.flatnonzero(self.cut_alone[some] >= 0)
         if len(mine):
-            points = self._points[False].some(self.cut_alone[some[mine]])
+            points = self._points_alone.some(self.cut_alone[some[mine]])
             slowest, other = points.with_micro(n[mine])
             exact = np.flatnonzero(self.place[some[mine]] >= 0)
             floor = np.zeros(len(mine))

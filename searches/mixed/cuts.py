@@ -13,6 +13,7 @@ that are no better than another in both are left out.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +21,15 @@ from numpy.typing import NDArray
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.capacity import Capacity, least_sums
 from searches.mixed.fills import Way, layer_times_s
-from searches.mixed.tails import whole_layers_tail_s
+from searches.mixed.points import Points
+from searches.mixed.tails import ANY, FIRST, INNER, LAST, NOT_LAST, Ends, whole_layers_tail_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-Places = NDArray[np.intp]
+Bools = NDArray[np.bool_]
+
+CASES = 3
+"""Of what a stage at an end of the model holds: the mean of its part, one layer less, fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,41 @@ def _with_end_s(least_s: Floats, end_s: float, counts: Sequence[int]) -> Floats:
     return result
 
 
+class _Part(NamedTuple):
+    """One part of pipelines at every cut."""
+
+    way: Ints
+    n_stages: Ints
+    layers: Ints
+    most: Ints
+    """Layers of its fullest stage at least."""
+
+    def held(self, case: int) -> tuple[Ints, Ints]:
+        """Return the layers that a stage at the end holds at least and at most."""
+        if case == 0:
+            return self.most, self.layers
+        if case == 1:
+            return self.most - 1, self.most - 1
+        return np.minimum(1, self.most - 2), self.most - 2
+
+
+class _Cuts(NamedTuple):
+    """Every cut of some rows, `(n, 1 + n_layers)` each or one of both."""
+
+    rows: Rows
+    has_two: Bools
+    in_first: Bools
+    """Whether the first of two parts holds layers."""
+    first: _Part
+    last: _Part
+    few_s: Floats
+    """Slowest stage; infinite where there is no such cut."""
+    more_s: Floats
+    """That of the first part with so many micro-batches that it has more in flight."""
+    sum_s: Floats
+    """Sum over the stages."""
+
+
 class CutBounds:
     """What every cut of pipelines over one or two pools takes at least."""
 
@@ -90,8 +130,10 @@ class CutBounds:
         ranges: Sequence[tuple[int, int]],
         capacity: Capacity,
         counts: Sequence[int],
+        most_kinds: int,
     ) -> None:
         self._problem, self._ways, self._ranges = problem, ways, ranges
+        self._most_kinds = most_kinds
         self._capacity = capacity
         each = [layer_times_s(way.tables[0]) for way in ways]
         ends = [_ends_s(way) for way in ways]
@@ -103,23 +145,17 @@ class CutBounds:
             np.array([_with_end_s(x, end[j], counts) for x, end in zip(least, ends, strict=True)])
             for j in (0, 1)
         )
-        self._tails: dict[tuple[bool, bool], Floats] = {}
+        self._tails: dict[Ends, Floats] = {}
 
-    def _tail_s(self, is_several: bool, has_head: bool) -> Floats:
-        key = is_several, has_head
-        if key not in self._tails:
-            self._tails[key] = whole_layers_tail_s(
-                self._problem, self._ways, self._ranges, is_several, has_head
+    def _tail_s(self, n_kinds: int, ends: Ends) -> Floats:
+        if ends not in self._tails:
+            self._tails[ends] = whole_layers_tail_s(
+                self._problem, self._ways, self._ranges, self._most_kinds, ends
             )
-        return self._tails[key]
+        return np.asarray(self._tails[ends][n_kinds - 1])
 
-    def of(self, rows: Rows, is_several: bool) -> "Points":
-        """Return slowest stage and all else of every cut, `(n, 2 (1 + n_layers))`.
-
-        Of the last part some stage but the last of all holds c = ceil(k/q) layers; or those hold
-        c - 1 at most, and the last holds the others and the head.
-        """
-        n_layers = self._problem.n_layers
+    def _cuts(self, rows: Rows) -> _Cuts:
+        n_layers, times_s = self._problem.n_layers, self._capacity.times_s
         k = np.arange(n_layers + 1)[None, :]
         r = rows.range[:, None]
         has_two = rows.n_last[:, None] > 0
@@ -128,118 +164,96 @@ class CutBounds:
         q = np.where(has_two, rows.n_last[:, None], rows.n_first[:, None])
         rest = n_layers - k
         most, most_rest = -(-k // np.maximum(1, p)), -(-rest // q)
-        # What the last stage holds where the others of its part hold one less than the fullest.
-        at_end = np.clip(rest - (q - 1) * (most_rest - 1), most_rest, n_layers)
-        times_s, in_first = self._capacity.times_s, has_two & (k > 0)
-        later = rows.n_last + 1
+        in_first = has_two & (k > 0)
         last_s = np.maximum(self._last_s[b, q, rest], times_s[b, r, 1, most_rest])
         alone_s = np.where(has_two, 0.0, self._first_s[b, q, rest])
         few_s = np.maximum(last_s, alone_s)
         first_s = np.maximum(self._first_s[a, p, k], times_s[a, r, 1, most])
         few_s = np.maximum(few_s, np.where(in_first, first_s, 0.0))
-        more_s = np.where(in_first, times_s[a, r, later[:, None], most], 0.0)
-        end_s = self._least_s[b, at_end] + self._head_s[b]
-        tails_s, with_head_s = (self._tail_s(is_several, x) for x in (False, True))
-        tail_s = np.where(in_first, tails_s[a, most, r], 0.0)
+        later = (rows.n_last + 1)[:, None]
+        more_s = np.where(in_first, times_s[a, r, later, most], 0.0)
         sums_s = self._sums_s[a, k] + self._sums_s[b, n_layers] - self._sums_s[b, k]
         sums_s = sums_s + self._embedding_s[a] + self._head_s[b]
         possible = np.where(has_two, (k >= p) & (rest >= q), k == 0)
         few_s = np.where(possible, few_s, np.inf)
-        few_s = np.concatenate([np.where(q > 1, few_s, np.inf), np.maximum(few_s, end_s)], axis=1)
-        many_s = np.maximum(few_s, np.concatenate([more_s, more_s], axis=1))
-        tails = (tails_s[b, most_rest, r], with_head_s[b, at_end, r])
+        first, last = _Part(a, p, k, most), _Part(b, q, rest, most_rest)
+        return _Cuts(rows, has_two, in_first, first, last, few_s, more_s, sums_s)
+
+    def of(self, rows: Rows, n_kinds: int) -> Points:
+        """Return slowest stage and all else of every cut, `(n, 2 (1 + n_layers))`.
+
+        Of the last part some stage but the last of all holds c = ceil(k/q) layers; or those hold
+        c - 1 at most, and the last holds the others and the head.
+        """
+        cuts, r = self._cuts(rows), rows.range[:, None]
+        first, last = cuts.first, cuts.last
+        # What the last stage holds where the others of its part hold one less than the fullest.
+        at_end = last.layers - (last.n_stages - 1) * (last.most - 1)
+        at_end = np.clip(at_end, last.most, self._problem.n_layers)
+        end_s = self._least_s[last.way, at_end] + self._head_s[last.way]
+        tails_s, with_head_s = (self._tail_s(n_kinds, x) for x in (NOT_LAST, ANY))
+        tail_s = np.where(cuts.in_first, tails_s[first.way, first.most, r], 0.0)
+        before_s = np.where(last.n_stages > 1, cuts.few_s, np.inf)
+        few_s = np.concatenate([before_s, np.maximum(cuts.few_s, end_s)], axis=1)
+        many_s = np.maximum(few_s, np.concatenate([cuts.more_s, cuts.more_s], axis=1))
+        tails = tails_s[last.way, last.most, r], with_head_s[last.way, at_end, r]
         factor = self._problem.straggler_factor
-        other_s = np.concatenate([sums_s + np.maximum(tail_s, x) / factor for x in tails], axis=1)
-        return Points(later, (few_s, other_s), (many_s, other_s))
+        other_s = np.concatenate(
+            [cuts.sum_s + np.maximum(tail_s, x) / factor for x in tails], axis=1
+        )
+        return Points(rows.n_last + 1, (few_s, other_s), (many_s, other_s))
+
+    def with_ends(self, rows: Rows, n_kinds: int) -> Points:
+        """Return the same with what the stages at the ends of the model hold, nine of each cut.
+
+        The first stage holds c = ceil(k/p) layers of its part or more; or c - 1; or fewer: what
+        it does not hold its neighbours hold. The last likewise. Of two stages or more.
+        """
+        cuts = self._cuts(rows)
+        start = _Part(
+            *(np.where(cuts.has_two, x, y) for x, y in zip(cuts.first, cuts.last, strict=True))
+        )
+        each = [
+            self._with_held(cuts, start, i, j, n_kinds) for i in range(CASES) for j in range(CASES)
+        ]
+        few_s, many_s, other_s = (np.concatenate(x, axis=1) for x in zip(*each, strict=True))
+        return Points(rows.n_last + 1, (few_s, other_s), (many_s, other_s))
+
+    def _with_held(
+        self, cuts: _Cuts, start: _Part, i: int, j: int, n_kinds: int
+    ) -> tuple[Floats, Floats, Floats]:
+        """Return slowest stage, with few and many micro-batches, and all else in one case."""
+        rows, last = cuts.rows, cuts.last
+        r, later = rows.range[:, None], (rows.n_last + 1)[:, None]
+        (held, most), (held_last, most_last) = start.held(i), last.held(j)
+        # Of one part the other stages are those between its ends.
+        both = np.where(cuts.has_two, most, most + most_last)
+        between = start.n_stages - np.where(cuts.has_two, 1, 2)
+        inner, is_possible = _others(start.layers - both, between)
+        inner_last, is_last = _others(last.layers - most_last, last.n_stages - 1)
+        is_possible = is_possible & (held > 0) & (held_last > 0)
+        is_possible = is_possible & (is_last | ~cuts.has_two)
+        inner_last = np.where(cuts.has_two, inner_last, 0)
+        a, b, times_s = start.way, last.way, self._capacity.times_s
+        few_s = np.maximum(
+            self._least_s[a, held] + self._embedding_s[a],
+            self._least_s[b, held_last] + self._head_s[b],
+        )
+        for way, n in ((a, inner), (b, inner_last)):
+            few_s = np.maximum(few_s, times_s[way, r, 1, n])
+        few_s = np.where(is_possible, np.maximum(few_s, cuts.few_s), np.inf)
+        more_s = np.maximum(cuts.more_s, np.where(cuts.has_two, times_s[a, r, later, inner], 0.0))
+        tail_s = np.maximum(
+            self._tail_s(n_kinds, FIRST)[a, held, r], self._tail_s(n_kinds, LAST)[b, held_last, r]
+        )
+        between_s = self._tail_s(n_kinds, INNER)
+        for way, n in ((a, inner), (b, inner_last)):
+            tail_s = np.maximum(tail_s, np.where(n > 0, between_s[way, n, r], 0.0))
+        other_s = cuts.sum_s + tail_s / self._problem.straggler_factor
+        return few_s, np.maximum(few_s, more_s), other_s
 
 
-Cut = tuple[Floats, Floats]
-"""Slowest stage, and all else: the sum over stages and, over the stragglers' factor, the tail."""
-
-
-@dataclass(frozen=True, slots=True)
-class Points:
-    """Cuts of some rows, `(n, n_points)` each, seconds; infinite where there is none."""
-
-    later: Ints
-    """Micro-batches from which on `many` holds, `(n,)`."""
-    few: Cut
-    """With any micro-batches."""
-    many: Cut
-    """With so many that stages of the first part have more in flight."""
-
-    def __len__(self) -> int:
-        return len(self.later)
-
-    def some(self, rows: Places) -> "Points":
-        """Return those of some rows."""
-        few, many = ((x[0][rows], x[1][rows]) for x in (self.few, self.many))
-        return Points(self.later[rows], few, many)
-
-    def with_micro(self, n_micro: Floats) -> Cut:
-        """Return the cuts that hold with some micro-batches, `(n,)`."""
-        later = (n_micro >= self.later)[:, None]
-        first, second = (np.where(later, x, y) for x, y in zip(self.many, self.few, strict=True))
-        return first, second
-
-    def efficient(self) -> "Points":
-        """Return the same without cuts that another is as good as in both."""
-        few, many = _efficient(*self.few), _efficient(*self.many)
-        width = max(few[0].shape[1], many[0].shape[1])
-        one, two = ((_padded(x[0], width), _padded(x[1], width)) for x in (few, many))
-        return Points(self.later, one, two)
-
-
-class KeptPoints:
-    """Cuts of rows, to which more are added."""
-
-    def __init__(self) -> None:
-        self._n, self._width = 0, 1
-        self._later = np.zeros(0, dtype=np.int64)
-        self._values = np.zeros((4, 0, 1))
-
-    def add(self, points: Points) -> Places:
-        """Add those of more rows; return their places."""
-        first, n = self._n, self._n + len(points)
-        width = max(self._width, points.few[0].shape[1])
-        if n > len(self._later) or width > self._width:
-            values = np.full((4, max(2 * n, len(self._later)), width), np.inf)
-            values[:, :first, : self._width] = self._values[:, :first]
-            later = np.zeros(values.shape[1], dtype=np.int64)
-            later[:first] = self._later[:first]
-            self._values, self._later, self._width = values, later, width
-        for own, values in zip(self._values, (*points.few, *points.many), strict=True):
-            own[first:n, : values.shape[1]] = values
-        self._later[first:n] = points.later
-        self._n = n
-        return np.arange(first, n)
-
-    def some(self, rows: Places) -> Points:
-        """Return those at some places."""
-        few_s, few, many_s, many = (x[rows] for x in self._values)
-        return Points(self._later[rows], (few_s, few), (many_s, many))
-
-
-def _efficient(slowest_s: Floats, other_s: Floats) -> Cut:
-    """Return the points that no other is better than in both, by the first, left-aligned."""
-    order = np.argsort(slowest_s, axis=1, kind="stable")
-    slowest_s = np.take_along_axis(slowest_s, order, axis=1)
-    other_s = np.take_along_axis(other_s, order, axis=1)
-    kept = np.isfinite(slowest_s)
-    before = np.minimum.accumulate(np.where(kept, other_s, np.inf), axis=1)
-    kept[:, 1:] &= other_s[:, 1:] < before[:, :-1]
-    width = max(1, int(kept.sum(axis=1).max(initial=1)))
-    place = np.argsort(~kept, axis=1, kind="stable")[:, :width]
-    has = np.take_along_axis(kept, place, axis=1)
-    slowest_s, other_s = (
-        np.where(has, np.take_along_axis(x, place, axis=1), np.inf) for x in (slowest_s, other_s)
-    )
-    return slowest_s, other_s
-
-
-def _padded(points: Floats, width: int) -> Floats:
-    if points.shape[1] == width:
-        return points
-    result = np.full((len(points), width), np.inf)
-    result[:, : points.shape[1]] = points
-    return result
+def _others(layers: Ints, n_stages: Ints) -> tuple[Ints, Bools]:
+    """Return the layers of the fullest of some stages at least, and whether there may be such."""
+    most = -(-np.maximum(0, layers) // np.maximum(1, n_stages))
+    return np.where(n_stages > 0, most, 0), (n_stages > 0) | (layers <= 0)

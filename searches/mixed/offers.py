@@ -12,9 +12,6 @@ from searches.mixed.answer import pipelines_of
 from searches.mixed.fills import Fill, Pipeline
 from searches.mixed.master import Candidate
 
-USUAL_EXCHANGE = 4.0 / 3.0
-"""Of the least exchange between kinds, 2 (U - 1)/U of the shards: between three groups."""
-
 
 @lru_cache(maxsize=1 << 16)
 def _crossings(pp: int, n_micro: int) -> float:
@@ -78,21 +75,22 @@ def offer_of(
     fill: Fill,
     counts: tuple[int, int],
     most_micro: int = 1 << 30,
+    n_kinds: int = 2,
 ) -> Offer:
     """Return pipelines as the master may choose them; `counts` are the least and the most.
 
-    Times are those of the most, whose gradients take longest; with one count exchanges with other
-    kinds are at their least, else as between three groups.
+    Times are those of the most, whose gradients take longest, and exchanges those between
+    `n_kinds` kinds over the NICs of their pools.
     """
     least, most = counts
-    share = 1.0 if least == most else USUAL_EXCHANGE
+    passes = 2.0 * (n_kinds - 1) / n_kinds
     kind = PipelineKind(fill.stages, most, pipeline.mbs, 1, most * pipeline.mbs)
     one = price(MixedPlan((kind,), problem.zero), problem).kinds[0]
     factor = problem.straggler_factor
     # The last stage to end with the exchange need not be the last without it.
     alone_s = [x.sync_s + x.update_s for x in one.stages]
     exchanges_s = least_exchanges_s(problem, pipeline, fill, most)
-    tail_s = max(x + share * y for x, y in zip(alone_s, exchanges_s, strict=True))
+    tail_s = max(x + passes * y for x, y in zip(alone_s, exchanges_s, strict=True))
     return Offer(
         pipeline=pipeline,
         fill=fill,

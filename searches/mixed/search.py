@@ -14,6 +14,7 @@ priced until none is left whose bound is below the best.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
 from costmodels.mixed.tables import MixedProblem
@@ -27,6 +28,8 @@ from searches.mixed.single import search_single
 from searches.mixed.structures import Structures, least_sequence_s, structures_of
 from searches.mixed.whole import every_fill, search_whole
 
+FLUID_MOST = 64.0
+"""Steps of interest over those in which all devices compute all the time, at most."""
 MOST_KINDS = 3
 """Kinds of pipelines in one plan, over three pools or fewer."""
 
@@ -54,8 +57,8 @@ class MixedSearch:
         options, n_pools = options or MixedOptions(), len(problem.pools)
         options = replace(options, most_kinds=options.most_kinds or max(MOST_KINDS, n_pools))
         self._options = options
-        self._columns: Columns | None = None
-        """What is known of the columns; None where the search needed none."""
+        self._families: list[Columns] = []
+        """What is known of the columns by kinds of a plan; none where the search needed none."""
         halt = Halt(stop)
         ways = ways_of(problem)
         best = BestPlans(problem, options)
@@ -76,7 +79,7 @@ class MixedSearch:
         self, problem: MixedProblem, structures: Structures, best: BestPlans, halt: Halt
     ) -> float:
         """Search one set of structures; return the bound."""
-        options, self._columns = self._options, None
+        options, self._families = self._options, []
         if not len(structures):
             return math.inf
         if (whole := every_fill(problem, structures)) is not None:
@@ -86,8 +89,14 @@ class MixedSearch:
         columns = Columns(problem, structures, options.most_kinds)
         if not len(columns):
             return math.inf
-        self._columns = columns
-        return _search_columns(columns, options, best, halt, FULL)
+        single_s = search_single(problem, columns, best, halt)
+        if options.most_kinds == 1:
+            self._families = [columns]
+            return single_s
+        fluid_s, high_s = _fluid_s(columns), best.step_s
+        columns.prune(high_s if high_s < math.inf else FLUID_MOST * fluid_s)
+        self._families = [columns.of_kinds(n) for n in range(options.most_kinds, 1, -1)]
+        return min(single_s, _search_several(self._families, options, best, halt, FULL))
 
     def without(self, pool: int, problem: MixedProblem, stop: Stop | None = None) -> MixedAnswer:
         """Return the fastest plans without a pool that are found soon, with a proven bound.
@@ -95,13 +104,16 @@ class MixedSearch:
         `problem` is the same job without it: as `without_pool` makes it, with stragglers of fewer
         nodes.
         """
-        if self._columns is None:
+        if not self._families:
             return search_mixed(problem, self._options, stop)
-        columns = self._columns.without(pool, problem)
+        families = [x.without(pool, problem) for x in self._families]
         best, halt = BestPlans(problem, self._options), Halt(stop)
-        bound_s = math.inf
+        bound_s, columns = math.inf, families[0]
         if len(columns):
-            bound_s = _search_columns(columns, self._options, best, halt, QUICK)
+            bound_s = search_single(problem, columns, best, halt)
+        if len(columns) and self._options.most_kinds > 1:
+            several_s = _search_several(families, self._options, best, halt, QUICK)
+            bound_s = min(bound_s, several_s)
         answer = _answer(best, bound_s, len(columns), halt, self._options.n_best)
         # A quick search that found nothing did not prove that nothing fits.
         return answer if answer.plans else replace(answer, bound_s=bound_s)
@@ -122,22 +134,30 @@ def _answer(
     )
 
 
-def _search_columns(
-    columns: Columns, options: MixedOptions, best: BestPlans, halt: Halt, effort: Effort
-) -> float:
-    """Search plans of some columns, of one kind and of several; return the bound."""
+def _fluid_s(columns: Columns) -> float:
+    """Return a step that no plan is shorter than: all devices compute all the time."""
     problem = columns.problem
-    single_s = search_single(problem, columns, best, halt)
-    if options.most_kinds == 1:
-        return single_s
     sequence_s = least_sequence_s(problem, columns.structures.ways)
-    fluid_s = problem.straggler_factor * problem.global_batch * sequence_s
-    high_s = best.step_s if best.step_s < math.inf else 64.0 * fluid_s
-    columns.prune(high_s)
-    several_s, bound = least_step_s(columns, fluid_s, high_s, halt)
+    return problem.straggler_factor * problem.global_batch * sequence_s
+
+
+def _search_several(
+    families: Sequence[Columns], options: MixedOptions, best: BestPlans, halt: Halt, effort: Effort
+) -> float:
+    """Search plans of several kinds, by their number; return the bound.
+
+    The first family is bounded as well as can be, the others only as far as it is.
+    """
+    fluid_s = _fluid_s(families[0])
+    high_s = best.step_s if best.step_s < math.inf else FLUID_MOST * fluid_s
+    least_s, least = least_step_s(families[0], fluid_s, high_s, halt)
+    for columns in families[1:]:
+        least_s, _ = least_step_s(columns, fluid_s, least_s, halt, least_s, least.active)
     if not halt():
-        search_several(problem, (several_s, bound), options.most_kinds, best, halt, effort)
-    return min(single_s, several_s)
+        search_several(
+            families[0].problem, (least_s, least), options.most_kinds, best, halt, effort
+        )
+    return least_s
 
 
 def without_pool(problem: MixedProblem, pool: int) -> MixedProblem:

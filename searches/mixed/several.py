@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt
-from searches.mixed.bound import LOOKED_AT, Bound
+from searches.mixed.bound import LOOKED_AT, Bound, dual_of
 from searches.mixed.fills import best_fills
 from searches.mixed.master import choose
 from searches.mixed.mixtures import Candidates, best_mixtures
@@ -20,8 +20,8 @@ Floats = NDArray[np.float64]
 
 CANDIDATES = 1500
 """Columns of unlike devices or pipelines that are mixed for one length of the step."""
-RANKED = 60
-"""Columns that lose least in a step, of which splits are offered to the master."""
+RANKED = 240
+"""Columns that lose least in a step, of which splits are offered."""
 OFFERED = 240
 """Splits that the master chooses among at last, of the columns that lose least."""
 POLISHED = 100
@@ -40,14 +40,20 @@ class Effort:
     """Over the bound, of the steps for which columns are mixed."""
     n_priced: int
     """Mixtures of one length of the step that are priced."""
+    offered: tuple[float, ...]
+    """Over the bound, of the steps for which splits of those columns are mixed."""
+    n_offered: int
+    """Mixtures of splits that are priced."""
     n_steps: int
     """Lengths of the step that the master is asked for."""
     n_polished: int
     """Mixtures whose neighbours are priced."""
 
 
-FULL = Effort((0.006, 0.012, 0.018, 0.024, 0.032, 0.045, 0.065), 48, 8, 2)
-QUICK = Effort((0.012, 0.03, 0.06), 24, 0, 1)
+FULL = Effort(
+    (0.003, 0.006, 0.012, 0.024, 0.045), 24, (0.004, 0.008, 0.012, 0.016, 0.02, 0.03), 12, 8, 2
+)
+QUICK = Effort((0.006, 0.012, 0.03), 24, (), 0, 0, 1)
 
 Counts = list[tuple[Offer, int]]
 """Kinds of pipelines, and how many of each."""
@@ -63,8 +69,9 @@ def search_several(
 ) -> None:
     """Mix the columns that are worth most at the prices of steps over the bound.
 
-    `bound` is the least step, and what it was found by. A beam mixes columns (`mixtures`), whose
-    splits are priced; then CP-SAT mixes those splits for shorter steps (`master`).
+    `bound` is the least step, and what it was found by. A beam mixes columns (`mixtures`), then
+    splits of the columns that lose least, which are priced; then CP-SAT mixes those splits for
+    shorter steps (`master`).
     """
     mixer = _Mixer(problem, bound[1], most_kinds, best, halt)
     low_s = bound[0]
@@ -72,6 +79,12 @@ def search_several(
         time_s = low_s * (1.0 + length)
         if time_s < best.step_s and not halt():
             mixer.mix(time_s, effort.n_priced)
+    if effort.offered:
+        mixer.offer_ranked()
+    for length in effort.offered:
+        time_s = low_s * (1.0 + length)
+        if time_s < best.step_s and not halt():
+            mixer.mix_offers(time_s, effort.n_offered)
     if not halt():
         mixer.choose(low_s, effort.n_steps)
     for mixture in mixer.fastest(effort.n_polished):
@@ -177,16 +190,51 @@ class _Mixer:
             slack = SLACK if m < FEW else SLACK[:1]
             fills = best_fills(self.problem, pipeline, counts[0], m, slack)
             fill = min(fills, key=lambda x: (m - 1) * x.slowest_s + sum(x.times_s), default=None)
-            offer = offer_of(self.problem, pipeline, fill, counts) if fill else None
-            self._offers[row, m] = offer
+            self._offers[row, m] = fill and offer_of(
+                self.problem, pipeline, fill, counts, n_kinds=self.most_kinds
+            )
         return self._offers[row, m]
 
-    def choose(self, low_s: float, n_steps: int) -> None:
-        """Let the master mix the splits that are known for steps above one."""
-        for row, n_sequences in self._ranked.items() if n_steps else ():
+    def offer_ranked(self) -> None:
+        """Find splits of the columns that lose least."""
+        for row, n_sequences in self._ranked.items():
             if self.halt():
                 return
             self._offer(row, n_sequences)
+
+    def mix_offers(self, time_s: float, n_priced: int) -> None:
+        """Price the best mixtures of the splits that are known, for a step."""
+        offers = [x for x in self._offers.values() if x]
+        each = [x.candidate(time_s, len(self.sizes)) for x in offers]
+        if not any(x.done for x in each):
+            return
+        devices = np.array([x.devices for x in each], dtype=np.float64)
+        done = np.array([x.done for x in each], dtype=np.float64)
+        least, most, multiple = np.array([(x.least, x.most, x.multiple) for x in each]).T
+        taken = np.concatenate([devices, 1.0 / most[:, None]], axis=1)
+        dual = dual_of(taken, done, np.append(self.sizes, float(self.most_kinds)))
+        loss = 1.0 - done / np.maximum(taken @ dual.prices, 1e-300)
+        kept: dict[tuple[float, ...], int] = {}
+        for i in np.argsort(loss, kind="stable").tolist():
+            if done[i] > 0:
+                kept.setdefault((*devices[i].tolist(), least[i], most[i]), i)
+        rows = list(kept.values())
+        candidates = Candidates(
+            devices=devices[rows],
+            done=done[rows],
+            least=least[rows],
+            most=most[rows],
+            multiple=multiple[rows],
+            worth=devices[rows] @ dual.prices[:-1],
+            kind_worth=float(dual.prices[-1]),
+        )
+        for mixture in best_mixtures(candidates, self.sizes, self.most_kinds, n_priced):
+            if self.halt():
+                return
+            self._price([(offers[rows[i]], n) for i, n in mixture])
+
+    def choose(self, low_s: float, n_steps: int) -> None:
+        """Let the master mix the splits that are known for steps above one."""
         known = [(self._losses.get(row, 1.0), row, m) for (row, m), x in self._offers.items() if x]
         offers = [self._offers[row, m] for _, row, m in sorted(known)[:OFFERED]]
         some = [x for x in offers if x]
@@ -210,8 +258,11 @@ def _offer_counts(
     problem: MixedProblem, counts: Sequence[tuple[Offer, int]], best: BestPlans
 ) -> float:
     """Price some kinds with the shares of the batch that suit them; return the step, seconds."""
-    exact = [(offer_of(problem, x.pipeline, x.fill, (n, n)), n) for x, n in counts]
-    plan = shared_out(problem, exact)
+    n_kinds = max(2, len(counts))
+    own = [
+        (offer_of(problem, x.pipeline, x.fill, (n, n), n_kinds=n_kinds), n) for x, n in counts
+    ]
+    plan = shared_out(problem, own)
     return math.inf if plan is None else best.offer(plan)
 
 

@@ -5,6 +5,7 @@ increase with what a stage holds, so that part bounds the last stage to end.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,30 @@ from searches.mixed.fills import Way
 Floats = NDArray[np.float64]
 
 COLLECTIVES = ("reduce_scatter", "all_gather", "all_reduce")
+
+
+class Ends(NamedTuple):
+    """Which ends of the model a stage holds besides its layers, by name in a `Prefix`."""
+
+    held: tuple[str, ...]
+    """Held for certain."""
+    possible: tuple[str, ...]
+    """Held at most."""
+
+    def sum_held(self, figures: Prefix) -> float:
+        """Return what the ends add to a figure at least."""
+        return sum(float(getattr(figures, x)) for x in self.held)
+
+    def sum_possible(self, figures: Prefix) -> float:
+        """Return what the ends add to a figure at most."""
+        return sum(float(getattr(figures, x)) for x in self.possible)
+
+
+ANY = Ends((), ("embedding", "head"))
+NOT_LAST = Ends((), ("embedding",))
+INNER = Ends((), ())
+FIRST = Ends(("embedding",), ("embedding",))
+LAST = Ends(("head",), ("head",))
 
 
 def _rings(pool: MixedPool, n_devices: int, most: int) -> dict[str, tuple[Floats, Floats]]:
@@ -58,7 +83,7 @@ def _least_ratio(figures: Prefix, grads: Prefix) -> float:
 
 
 def least_sync_s(
-    problem: MixedProblem, way: Way, share: Floats, most: int, has_head: bool = True
+    problem: MixedProblem, way: Way, share: Floats, most: int, ends: Ends = ANY
 ) -> NDArray[np.float64]:
     """Return what gradients and weights of a stage add at least, seconds, `(n_shares, 1 + most)`.
 
@@ -67,40 +92,56 @@ def least_sync_s(
 
         s t + (1 - s) max( t/n, t - w )
 
-    From below: n >= max(1, g/piece) in t, n <= g/piece + 1 in t/n >= lat + g c/n, and w <= r g + e
-    with r the most seconds a byte of any layer and e those of the ends (of the embedding alone
-    where the stage has no head). Increases with g: where
-    the window grows faster than the transfer, the piece exceeds t - w.
+    From below: n >= max(1, g/piece) in t, n <= g/piece + 1 in t/n >= lat + g c/n, and
+    w <= r (g - h) + e with h and e the gradients and the seconds of the ends of the model, r the
+    most seconds a byte of any layer. Of a stage with more layers t - w may be less: it is convex,
+    so least at g, where g is one piece, or with all layers; without ends t/n exceeds it where it
+    falls. All else increases with g.
     """
     pool, table = problem.pools[way.pool], way.tables[0]
-    layers = np.diff(table.grad_bytes.layers)
-    grads = (share * table.grad_bytes.layers[-1])[:, None]
-    weights = grads * _least_ratio(table.weight_bytes, table.grad_bytes)
+    layers, pipelines = table.grad_bytes.layers, np.arange(most + 1, dtype=np.float64)[None, :]
+    held = ends.sum_held(table.grad_bytes)
+    grads = (held + share * layers[-1])[:, None]
+    weights_ratio = _least_ratio(table.weight_bytes, table.grad_bytes)
     rings = _rings(pool, way.n_devices, most)
-    pipelines = np.arange(most + 1, dtype=np.float64)[None, :]
 
-    def window(name: str) -> Floats:
+    def window(name: str) -> tuple[float, float]:
         prefixes = [getattr(x, name) for x in way.tables]
-        ratio = max(_most_ratio(np.diff(x.layers), layers) for x in prefixes)
-        ends = max(x.embedding + (x.head if has_head else 0.0) for x in prefixes)
-        return np.asarray(grads * ratio + ends)
+        ratio = max(_most_ratio(np.diff(x.layers), np.diff(layers)) for x in prefixes)
+        return ratio, max(ends.sum_possible(x) for x in prefixes)
 
-    def least(sizes: Floats, operation: str, side: str) -> Floats:
+    def least(ratio: float, operation: str, side: str) -> Floats:
         latency, per_byte = (x[None, :] for x in rings[operation])
         overlap = problem.overlap
         if overlap is None:
-            return np.asarray(latency + sizes * per_byte)
+            return np.asarray(latency + grads * ratio * per_byte)
         piece = np.maximum(overlap.piece_bytes, overlap.piece_bytes_per_rank * pipelines)
-        transfer = np.maximum(1.0, grads / piece) * latency + sizes * per_byte
-        one = latency + sizes * per_byte * piece / (grads + piece)
-        exposed = np.maximum(one, transfer - window(side))
-        return np.asarray(overlap.slowdown * transfer + (1.0 - overlap.slowdown) * exposed)
+        rate, ends_s = window(side)
+
+        def transfer_s(sizes: Floats) -> Floats:
+            return np.maximum(1.0, sizes / piece) * latency + sizes * ratio * per_byte
+
+        def after_window_s(sizes: Floats) -> Floats:
+            with np.errstate(invalid="ignore"):  # a layer without gradients has an infinite rate
+                window_s = np.where(sizes > held, (sizes - held) * rate, 0.0) + ends_s
+            return transfer_s(sizes) - window_s
+
+        one = latency + grads * ratio * per_byte * piece / (grads + piece)
+        after_s = after_window_s(grads)
+        if held:
+            whole = np.full_like(grads, held + layers[-1])
+            after_s = np.minimum(after_s, after_window_s(whole))
+            after_s = np.minimum(after_s, after_window_s(np.clip(piece, grads, whole)))
+        exposed = np.maximum(one, after_s)
+        return np.asarray(
+            overlap.slowdown * transfer_s(grads) + (1.0 - overlap.slowdown) * exposed
+        )
 
     if not problem.zero:
-        total = least(grads, "all_reduce", "backward_s")
+        total = least(1.0, "all_reduce", "backward_s")
     else:
-        total = least(grads, "reduce_scatter", "backward_s")
-        total = total + least(weights, "all_gather", "forward_s")
+        total = least(1.0, "reduce_scatter", "backward_s")
+        total = total + least(weights_ratio, "all_gather", "forward_s")
     total[:, :2] = 0.0
     return total
 
@@ -110,18 +151,17 @@ def least_tail_s(
     ways: Sequence[Way],
     ranges: Sequence[tuple[int, int]],
     most_stages: int,
-    is_several: bool,
+    most_kinds: int,
 ) -> Floats:
-    """Return what follows the pipeline at least, seconds, `(n_ways, 1 + most_stages, n_ranges)`.
+    """Return what follows the pipeline at least, `(n_kinds, n_ways, 1 + most_stages, n_ranges)`.
 
-    By the way of the stage that holds most, by stages, and by ranges of the pipelines of a kind.
-    With several kinds each layer is held by two groups at least, whose exchange takes
-    2 (U - 1)/U >= 1 times the shard over the NIC of a device.
+    Seconds, by the kinds of the plan, from one; by the way of the stage that holds most, by
+    stages, and by ranges of the pipelines of a kind.
     """
-    result = np.zeros((len(ways), 1 + most_stages, len(ranges)))
+    result = np.zeros((most_kinds, len(ways), 1 + most_stages, len(ranges)))
     share = _least_share(ways) / np.maximum(1, np.arange(1 + most_stages))
     for i, way in enumerate(ways):
-        result[i] = _by_range(tail_s(problem, way, share, is_several), ranges)
+        _set_tails_s(result[:, i], problem, way, share, ranges, ANY)
     return result
 
 
@@ -129,20 +169,37 @@ def whole_layers_tail_s(
     problem: MixedProblem,
     ways: Sequence[Way],
     ranges: Sequence[tuple[int, int]],
-    is_several: bool,
-    has_head: bool,
+    most_kinds: int,
+    ends: Ends,
 ) -> Floats:
-    """Return the same for a stage of 0, 1, ... layers, `(n_ways, 1 + n_layers, n_ranges)`.
+    """Return the same for stages of 0, 1, ... layers, `(n_kinds, n_ways, 1 + n_layers, n_ranges)`.
 
-    Of so many layers those with the least gradients; `has_head` tells whether the stage may be
-    the last of its pipeline.
+    Of so many layers, or more, those with the least gradients.
     """
-    result = np.zeros((len(ways), 1 + problem.n_layers, len(ranges)))
+    result = np.zeros((most_kinds, len(ways), 1 + problem.n_layers, len(ranges)))
     for i, way in enumerate(ways):
         layers = way.tables[0].grad_bytes.layers
         share = least_sums(np.diff(layers)) / max(float(layers[-1]), 1e-30)
-        result[i] = _by_range(tail_s(problem, way, share, is_several, has_head), ranges)
+        _set_tails_s(result[:, i], problem, way, share, ranges, ends)
     return result
+
+
+def _set_tails_s(
+    result: Floats,
+    problem: MixedProblem,
+    way: Way,
+    share: Floats,
+    ranges: Sequence[tuple[int, int]],
+    ends: Ends,
+) -> None:
+    """Set the tails of stages of one way, `(n_kinds, n_shares, n_ranges)`, by kinds of the plan.
+
+    With U kinds each layer is held by U groups, whose exchange takes 2 (U - 1)/U times the shard
+    over the NIC of a device at least.
+    """
+    alone_s, exchange_s = _parts_s(problem, way, share, ends)
+    for i in range(len(result)):
+        result[i] = _by_range(alone_s + 2.0 * i / (i + 1) * exchange_s, ranges)
 
 
 def _by_range(each: Floats, ranges: Sequence[tuple[int, int]]) -> Floats:
@@ -154,21 +211,19 @@ def _by_range(each: Floats, ranges: Sequence[tuple[int, int]]) -> Floats:
     return result
 
 
-def tail_s(
-    problem: MixedProblem, way: Way, share: Floats, is_several: bool, has_head: bool = True
-) -> Floats:
-    """Return what follows the pipeline at least, seconds, `(n_shares, 1 + most pipelines)`.
+def _parts_s(
+    problem: MixedProblem, way: Way, share: Floats, ends: Ends
+) -> tuple[Floats, Floats]:
+    """Return what a kind adds at least, and a shard over the NIC, `(n_shares, 1 + pipelines)`.
 
-    By the share of the model's gradients in a stage of a way, and by the pipelines of its kind.
+    By the share of the model's layers in a stage of a way, and by the pipelines of its kind.
     """
     pool, table = problem.pools[way.pool], way.tables[0]
     most = max(1, pool.n_devices // way.n_devices)
     pipelines = np.maximum(1.0, np.arange(most + 1, dtype=np.float64))[None, :]
     states = pipelines if problem.zero else np.ones_like(pipelines)
-    total = least_sync_s(problem, way, share, most, has_head)
-    grads = share[:, None] * table.grad_bytes.layers[-1]
+    total = least_sync_s(problem, way, share, most, ends)
+    grads = ends.sum_held(table.grad_bytes) + share[:, None] * table.grad_bytes.layers[-1]
     total = total + grads * _least_ratio(table.update_s, table.grad_bytes) / states
     total = total + grads * _least_ratio(table.clear_s, table.grad_bytes)
-    if is_several:
-        total = total + grads / pipelines / pool.nic_bytes_per_s
-    return np.asarray(total)
+    return total, grads / pipelines / pool.nic_bytes_per_s

@@ -130,7 +130,7 @@ class GridWay:
         keys = [(d, alone) for d in self.n_pipelines for alone in (False, True)]
         ranges = [(d if alone else self.multiple, d) for d, alone in keys]
         ways = list(self.ways.values())
-        tails = least_tail_s(self.problem, ways, ranges, MOST_STAGES, False).min(axis=0)
+        tails = least_tail_s(self.problem, ways, ranges, MOST_STAGES, 1)[0].min(axis=0)
         return {key: tails[:, i] for i, key in enumerate(keys)}
 
 
