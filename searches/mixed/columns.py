@@ -10,7 +10,6 @@ when it decides: by rates alone (`structures`), cut by cut with whole layers and
 W and the tail too), and exactly (`fills`), there by micro-batches in flight.
 """
 
-from collections.abc import Sequence
 from copy import copy
 
 import numpy as np
@@ -299,7 +298,6 @@ class Columns:
         rows = rows[self.cut[rows] < 0]
         is_two = self.structures.counts[self.structure[rows], 2:].sum(axis=1) == 0
         rows, worth = rows[is_two], worth[is_two]
-        kept: list[tuple[NDArray[np.intp], Points]] = []
         for i in range(0, len(rows), BLOCK):
             some = rows[i : i + BLOCK]
             points = self._cuts.of(self._cut_rows(some), self.n_kinds)

@@ -18,7 +18,7 @@ from searches.mixed.offers import Offer, offer_of, shared_out
 
 Floats = NDArray[np.float64]
 
-CANDIDATES = 1500
+CANDIDATES = 600
 """Columns of unlike devices or pipelines that are mixed for one length of the step."""
 RANKED = 240
 """Columns that lose least in a step, of which splits are offered."""
@@ -50,9 +50,7 @@ class Effort:
     """Mixtures whose neighbours are priced."""
 
 
-FULL = Effort(
-    (0.003, 0.006, 0.012, 0.024, 0.045), 24, (0.004, 0.008, 0.012, 0.016, 0.02, 0.03), 12, 8, 2
-)
+FULL = Effort((0.003, 0.01, 0.03), 24, (0.004, 0.008, 0.012, 0.016, 0.02, 0.03), 12, 8, 2)
 QUICK = Effort((0.006, 0.012, 0.03), 24, (), 0, 0, 1)
 
 Counts = list[tuple[Offer, int]]
@@ -190,8 +188,9 @@ class _Mixer:
             slack = SLACK if m < FEW else SLACK[:1]
             fills = best_fills(self.problem, pipeline, counts[0], m, slack)
             fill = min(fills, key=lambda x: (m - 1) * x.slowest_s + sum(x.times_s), default=None)
-            self._offers[row, m] = fill and offer_of(
-                self.problem, pipeline, fill, counts, n_kinds=self.most_kinds
+            kinds = self.most_kinds
+            self._offers[row, m] = (
+                offer_of(self.problem, pipeline, fill, counts, n_kinds=kinds) if fill else None
             )
         return self._offers[row, m]
 
@@ -259,9 +258,7 @@ def _offer_counts(
 ) -> float:
     """Price some kinds with the shares of the batch that suit them; return the step, seconds."""
     n_kinds = max(2, len(counts))
-    own = [
-        (offer_of(problem, x.pipeline, x.fill, (n, n), n_kinds=n_kinds), n) for x, n in counts
-    ]
+    own = [(offer_of(problem, x.pipeline, x.fill, (n, n), n_kinds=n_kinds), n) for x, n in counts]
     plan = shared_out(problem, own)
     return math.inf if plan is None else best.offer(plan)
 

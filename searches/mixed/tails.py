@@ -211,9 +211,7 @@ def _by_range(each: Floats, ranges: Sequence[tuple[int, int]]) -> Floats:
     return result
 
 
-def _parts_s(
-    problem: MixedProblem, way: Way, share: Floats, ends: Ends
-) -> tuple[Floats, Floats]:
+def _parts_s(problem: MixedProblem, way: Way, share: Floats, ends: Ends) -> tuple[Floats, Floats]:
     """Return what a kind adds at least, and a shard over the NIC, `(n_shares, 1 + pipelines)`.
 
     By the share of the model's layers in a stage of a way, and by the pipelines of its kind.
