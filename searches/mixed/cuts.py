@@ -98,9 +98,8 @@ class _Part(NamedTuple):
         """Return the layers that a stage at the end holds at least and at most."""
         if case == 0:
             return self.most, self.layers
-        if case == 1:
-            return self.most - 1, self.most - 1
-        return np.minimum(1, self.most - 2), self.most - 2
+        most = np.maximum(0, self.most - case)
+        return (most if case == 1 else np.minimum(1, most)), most
 
 
 class _Cuts(NamedTuple):
