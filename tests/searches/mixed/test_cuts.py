@@ -1,19 +1,22 @@
 """What cuts take at least, beside the prices of every split."""
 
 import math
+import random
 from dataclasses import replace
-from itertools import combinations
+from itertools import combinations, groupby
 
 import numpy as np
 import pytest
 
-from costmodels.mixed.plans import MixedPlan
+from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import fits, price
 from searches.mixed.answer import pipelines_of
 from searches.mixed.columns import Columns
 from searches.mixed.fills import fastest_fill, ways_of
 from searches.mixed.structures import structures_of
-from tests.searches.mixed.instances import random_problem
+from searches.mixed.tails import FIRST, least_sync_s
+from tests.repeats import slow
+from tests.searches.mixed.instances import every_kind, random_problem
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -43,6 +46,67 @@ def test_no_split_is_faster_than_the_least_of_its_cuts(seed):
                 n_compared += 1
                 assert priced.step_s >= least_s[row] * (1.0 - 1e-9)
     assert n_compared or not np.isfinite(least_s).any()
+
+
+def _place(columns: Columns, kind: PipelineKind) -> int:
+    """Return the row of pipelines of a kind."""
+    parts = [(key, len(list(same))) for key, same in groupby((x.pool, x.tp) for x in kind.stages)]
+    for row in range(len(columns)):
+        pipeline = columns.structures.pipeline(int(columns.structure[row]))
+        own = [((way.pool, way.tables[0].tp), n) for way, n in pipeline.parts]
+        is_own = own == parts and pipeline.mbs == kind.mbs
+        if is_own and columns.first[row] <= kind.n_pipelines <= columns.last[row]:
+            return row
+    return -1
+
+
+@pytest.mark.parametrize("n_kinds", [2, 3])
+@pytest.mark.parametrize("seed", [*range(4), *map(slow, range(4, 40))])
+def test_no_kind_of_a_plan_gets_more_done_than_its_column(seed, n_kinds):
+    problem, chance = random_problem(seed), random.Random(seed)
+    columns = Columns(problem, structures_of(problem, ways_of(problem), 2), 3).of_kinds(n_kinds)
+    every = list(every_kind(problem))
+    n_compared = 0
+    for _ in range(60):
+        kinds = []
+        for stages, mbs, most in (chance.choice(every) for _ in range(n_kinds)):
+            n, n_micro = chance.randint(1, most), chance.randint(1, problem.global_batch)
+            kinds.append(PipelineKind(stages, n, mbs, n_micro, n * mbs * n_micro))
+        alone = MixedPlan((kinds[0],), problem.zero)
+        row = _place(columns, kinds[0])
+        if row < 0 or not fits(alone, problem, price(alone, problem)):
+            continue
+        time_s = price(MixedPlan(tuple(kinds), problem.zero), problem).kinds[0].step_s
+        time_s *= 1.0 + 1e-9
+        rows, done = np.array([row]), float(kinds[0].n_micro * kinds[0].mbs)
+        done = min(done, problem.global_batch / kinds[0].n_pipelines)
+        assert columns.done(time_s, rows)[0] >= done - 1e-9
+        columns.look(time_s, np.arange(len(columns)), np.full(len(columns), -1.0))
+        assert columns.done(time_s, rows)[0] >= done - 1e-9
+        assert columns.most_done(time_s)[row] >= done - 1e-9
+        columns.refine(row, time_s)
+        assert columns.done(time_s, rows)[0] >= done - 1e-9
+        n_compared += 1
+    assert n_compared
+
+
+def test_more_kinds_of_pipelines_get_less_done_each():
+    problem = random_problem(3)
+    columns = Columns(problem, structures_of(problem, ways_of(problem), 2), 3)
+    two, three = (columns.of_kinds(n) for n in (2, 3))
+    assert (three.outside_s >= two.outside_s).all()
+    assert (three.outside_s > two.outside_s).any()
+    assert (two.sizes[-1], three.sizes[-1]) == (2.0, 3.0)
+
+
+def test_the_gradients_of_the_embedding_follow_the_pipeline():
+    problem = random_problem(3)
+    way = ways_of(problem)[0]
+    shares = np.array([0.0, 0.5, 1.0])
+    least = least_sync_s(problem, way, shares, 3)
+    first = least_sync_s(problem, way, shares, 3, FIRST)
+    assert (first >= least - 1e-12).all()
+    assert (first[:, 2:] > least[:, 2:]).all()
 
 
 def test_what_was_looked_at_holds_without_a_pool():
