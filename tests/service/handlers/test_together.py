@@ -64,10 +64,26 @@ def test_sharded_replicas_pass_through_the_calls():
     placed = call("place", {"result": found, "plan": "t1"})
     assert placed["groups"]["zero"]["n_members"] == plan["shard"]
     assert placed["groups"]["zero"]["tier"] != "between pools"
-    for name in ("explain", "trace"):
-        with pytest.raises(Refusal) as caught:
-            call(name, {"result": found, "plan": "t1"}, RunningCall())
-        assert "sharded replicas" in caught.value.detail
+    _check_sharded_calls(found)
+
+
+def _check_sharded_calls(found):
+    """Check the calls about one plan of sharded replicas."""
+    asked = {"result": found, "plan": "t1"}
+    step_s = found["together"]["plans"][0]["step_time_s"]
+    explained = call("explain", asked)
+    CALLS["explain"].answer.model_validate(explained)
+    assert explained["together"]["step_time_s"] == pytest.approx(step_s, rel=1e-12)
+    assert "sum of gradients over the replicas:" in explained["text"]
+    drawn = json.loads(call("trace", asked)["trace"])["otherData"]
+    assert drawn["trace_end_s"] == pytest.approx(step_s, rel=1e-9)
+    other = {"result": found, "plan": found["plans"][0]["plan_id"]}
+    compared = call("diff", {"a": asked, "b": other, "with_text": True})
+    CALLS["diff"].answer.model_validate(compared)
+    assert compared["a"]["step_time_s"] == pytest.approx(step_s, rel=1e-12)
+    moved = call("replan", {**asked, "lost": "old=1"})
+    CALLS["replan"].answer.model_validate(moved)
+    assert moved["nodes"]["pools"]["old"] == {"before": 2, "after": 1}
 
 
 def test_a_plan_over_several_pools_is_explained(answer):
