@@ -9,7 +9,7 @@ from planner.analyze.joined.replan import replan_joined
 from planner.cli.commands.inspection import run_diff
 from planner.errors import UsageError
 from planner.render.document import text_of
-from planner.solver.answer.result_store import opened_of
+from planner.solver.answer.result_store import plan_of_result
 from planner.solver.execution import Execution
 from searches.executors.executor import SerialExecutor
 
