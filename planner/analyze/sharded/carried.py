@@ -1,11 +1,12 @@
 """The layout of a plan of sharded replicas on other nodes: the replicas that they hold."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from costmodels.mixed.sharded_plans import ReplicaKind, ShardedPlan
 from costmodels.mixed.sharded_prices import ShardedPrice, sharded_fits, sharded_price
 from costmodels.mixed.sharded_tables import ReplicaKey, crossed
+from planner.solver.problem import make_problem
 from planner.solver.together.records import JoinedPlan
 from planner.solver.together.replicas.opened import (
     OpenedSharded,
@@ -35,13 +36,7 @@ def carried_sharded(opened: OpenedSharded, left: ClusterInput) -> tuple[JoinedPl
     order = [pool.name for pool in opened.problem.pools if pool.name in opened.plan.devices]
     plan = sharded_plan_of(opened.plan, order)
     before = plan.n_replicas
-    job = job_of_keys(
-        opened.model,
-        left,
-        opened.options,
-        indices_of(left, order),
-        plan_keys(plan, len(order)),
-    )
+    job = _job(opened, left, order, plan_keys(plan, len(order)))
     priced = sharded_price(plan, job.sharded)
     if sharded_fits(plan, job.sharded, priced):
         return _record(opened, left, job, plan, priced), "as it was"
@@ -73,7 +68,19 @@ def _job_of_sizes(
     keys: list[list[ReplicaKey]] = [
         crossed([plan.degrees], range(1, most + 1), list(own)) for own in by_pool.values()
     ]
-    return job_of_keys(opened.model, left, opened.options, indices_of(left, order), keys)
+    return _job(opened, left, order, keys)
+
+
+def _job(
+    opened: OpenedSharded,
+    left: ClusterInput,
+    order: Sequence[str],
+    keys: Sequence[Sequence[ReplicaKey]],
+) -> ShardedJob:
+    """Return the job of a plan on pools of another cluster."""
+    indices, options = indices_of(left, order), opened.options
+    problems = [make_problem(opened.model, left.only(i), options) for i in indices]
+    return job_of_keys(problems, left, options.framework, indices, keys)
 
 
 def _sizes(plan: ShardedPlan, order: list[str]) -> str:

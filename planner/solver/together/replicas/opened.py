@@ -104,18 +104,19 @@ def plan_keys(plan: ShardedPlan, n_pools: int) -> list[list[ReplicaKey]]:
 
 
 def job_of_keys(
-    model: ModelInput,
+    problems: Sequence[Problem],
     cluster: ClusterInput,
-    options: SolveOptions,
+    framework: str,
     indices: Sequence[int],
     keys: Sequence[Sequence[ReplicaKey]],
 ) -> ShardedJob:
-    """Return the job on some pools of a cluster with some rows alone, legal or not."""
-    problems = [make_problem(model, cluster.only(i), options) for i in indices]
-    framework = framework_rules(options.framework).name
-    sp = sequence_parallel(framework)
-    problem = sharded_problem(problems, cluster.cluster, keys, sp=sp)
-    return ShardedJob(problem, tuple(indices), framework)
+    """Return the job on some pools of a cluster with some rows alone, legal or not.
+
+    `problems` are the job on each pool alone, `indices` their places in the cluster.
+    """
+    name = framework_rules(framework).name
+    problem = sharded_problem(problems, cluster.cluster, keys, sp=sequence_parallel(name))
+    return ShardedJob(problem, tuple(indices), name)
 
 
 def indices_of(cluster: ClusterInput, names: Sequence[str]) -> list[int]:
@@ -144,7 +145,9 @@ def price_sharded(
     names = list(dict.fromkeys((*together.joined, *saved.devices)))
     indices = indices_of(cluster, names)
     plan = sharded_plan_of(saved, names)
-    job = job_of_keys(model, cluster, options, indices, plan_keys(plan, len(names)))
+    problems = [make_problem(model, cluster.only(i), options) for i in indices]
+    keys = plan_keys(plan, len(names))
+    job = job_of_keys(problems, cluster, options.framework, indices, keys)
     priced = sharded_price(plan, job.sharded)
     record = ShardedWork(job, identity, cluster, options).record(plan, priced)
     now = replace(record, rank=saved.rank)
