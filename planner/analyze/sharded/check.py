@@ -1,21 +1,21 @@
 """An existing run of sharded replicas, judged: the files of all its kinds as one plan."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import replace
 
 from costmodels.mixed.sharded_plans import ReplicaDegrees, ReplicaKind, ShardedPlan
 from costmodels.mixed.sharded_prices import sharded_price
 from costmodels.plans import Layout
 from planner.analyze.check.asked import AskedRun, Devices, unpriced
-from planner.analyze.check.run_source import RunSource
 from planner.analyze.check.standing import stack_as_run
 from planner.analyze.check.verdict import Verdict
 from planner.analyze.joined.check import JoinedReport, node_notes, once
 from planner.analyze.joined.standing import joined_standing, nodes_of_run
+from planner.analyze.sharded.changes import sharded_changes, told_batches
 from planner.analyze.sharded.explanation import ShardedExplanation
-from planner.errors import InputProblem, PlannerError, SpecError
+from planner.analyze.sharded.kind_run import KindRun, read_kind
+from planner.errors import PlannerError
 from planner.frameworks.launchers.node_types import NODE_LIST
 from planner.frameworks.runs.existing_run import ExistingRun
 from planner.frameworks.runs.nearest_layout import nearest_layout
@@ -32,20 +32,6 @@ from planner.specs.inputs import ClusterInput, Content, ModelInput
 from planner.specs.loader import model_from_dict
 
 
-@dataclass(frozen=True, slots=True)
-class KindRun:
-    """The files of one kind of replica, as the run that they would start on all nodes."""
-
-    folder: str
-    pool: str
-    nodes: range
-    asked: AskedRun
-    run: ExistingRun
-    model: ModelInput | None
-    why: SpecError | None
-    """Why its sizes do not go together."""
-
-
 def check_sharded(
     asked: AskedRun, cluster: ClusterInput, pools: tuple[str, ...], start: ReplicaStart
 ) -> JoinedReport:
@@ -58,7 +44,7 @@ def check_sharded(
     sizes = {parts[name].devices_per_node for name in counts}
     n_devices = len(pools) * max(sizes)
     kinds = [
-        _read(asked, start, folder, pools[nodes.start : nodes.stop], nodes, n_devices)
+        read_kind(asked, start, folder, pools[nodes.start : nodes.stop], nodes, n_devices)
         for folder, nodes in start.folders
     ]
     verdicts = [x.asked.judge(x.run, x.model, parts[x.pool].accelerator) for x in kinds if x.pool]
@@ -84,43 +70,12 @@ def check_sharded(
         return base
     if why := _why_no_price(kinds, start, pools, sizes, n_devices):
         return replace(base, not_priced=why)
-    return _priced(base, kinds, cluster, counts)
+    return _priced(base, kinds, start, cluster)
 
 
 def _name_of(asked: AskedRun) -> str:
     file = asked.source.file
     return (file.name or file.label) if isinstance(file, Content) else file
-
-
-def _read(
-    asked: AskedRun,
-    start: ReplicaStart,
-    folder: str,
-    pools: Sequence[str],
-    nodes: range,
-    n_devices: int,
-) -> KindRun:
-    """Return the run of one kind; `pools` are those of its nodes."""
-    own, files, name = asked.source, asked.source.query.beside, start.named(folder)
-    if files is None and not isinstance(own.file, Content):
-        source = replace(own, file=str(Path(own.file).parent / name))
-    else:
-        text = (files or {}).get(name)
-        if text is None:
-            fix = "send the files of every kind, under their paths from the folder of the script"
-            raise SpecError(InputProblem(f"starts {name}, which is not there", fix, "files"))
-        inside = {
-            path.removeprefix(f"{folder}/"): x
-            for path, x in (files or {}).items()
-            if path.startswith(f"{folder}/") and path != name
-        }
-        query = replace(own.query, beside=inside)
-        source = RunSource(Content(text, name), own.framework, query)
-    kind = replace(asked, source=source)
-    run = source.read(n_devices, all_devices=False)
-    model, why = kind.describe(run)
-    one = pools[0] if len(set(pools)) == 1 else ""
-    return KindRun(folder, one, nodes, kind, run, model, why)
 
 
 def _whole_run(kinds: Sequence[KindRun], source: str) -> ExistingRun:
@@ -174,11 +129,14 @@ def _why_no_price(
 
 
 def _priced(
-    base: JoinedReport, kinds: Sequence[KindRun], cluster: ClusterInput, counts: Mapping[str, int]
+    base: JoinedReport, kinds: Sequence[KindRun], start: ReplicaStart, cluster: ClusterInput
 ) -> JoinedReport:
     """Return the report with the run as a plan of sharded replicas."""
     first = kinds[0].model
     assert first is not None
+    counts: Counter[str] = Counter()
+    for x in kinds:
+        counts[x.pool] += len(x.nodes)
     names = [pool.name for pool in cluster.cluster.pools]
     indices = in_order(cluster, [i for i, name in enumerate(names) if name in counts])
     used = [names[i] for i in indices]
@@ -206,6 +164,10 @@ def _priced(
         opened = _opened(kinds[0], (model, cluster), indices, plan)
     except PlannerError as error:
         return replace(base, not_priced=error.message)
+    told = told_batches(plan)
+    if start.rank_batches not in ("", told):
+        text = f'{start.script} says --rank-batches "{start.rank_batches}", the files {told}'
+        base = replace(base, notes=(*base.notes, f"{text}: losses of ranks would weigh wrong"))
     repairs = tuple(dict.fromkeys(text for one in near for text in one.repairs))
     report = replace(
         base, model=model, repairs=repairs, not_priced="", joined=ShardedExplanation(opened)
@@ -215,7 +177,8 @@ def _priced(
     options = SolveOptions(framework=base.run.framework, own_calibration=asked.calibration)
     is_fit = bool(report.fits)
     standing = joined_standing(model, nodes, options, step_s, asked.stop, fits=is_fit)
-    return replace(report, standing=standing)
+    changes = sharded_changes(opened, kinds, start, fits=is_fit)
+    return replace(report, standing=standing, changes=changes)
 
 
 def plan_of_kinds(

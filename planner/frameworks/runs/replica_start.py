@@ -17,6 +17,8 @@ _CASE = re.compile(
 )
 _RUN = re.compile(r'^exec bash "\$\{HERE\}/\$\{KIND\}/([A-Za-z0-9._-]+\.sh)"', re.MULTILINE)
 
+_BATCHES = re.compile(r'--rank-batches "([0-9x,]+)"')
+
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStart:
@@ -25,6 +27,8 @@ class ReplicaStart:
     script: str
     folders: tuple[tuple[str, range], ...]
     """Each with its node ranks, in their order."""
+    rank_batches: str = ""
+    """Data-parallel ranks by their micro-batch, as it tells the program: `8x1,4x2`; "" if not."""
 
     @property
     def n_nodes(self) -> int:
@@ -55,7 +59,9 @@ def replica_start(text: str) -> ReplicaStart | None:
     if any(name.strip(".") == "" for name in names):
         raise UsageError("the start script names no folder", "write its files again", "run")
     ranges = [range(a, b) for a, b in pairwise(ends)]
-    return ReplicaStart(run.group(1), tuple(zip(names, ranges, strict=True)))
+    told = _BATCHES.search(text)
+    batches = told.group(1) if told else ""
+    return ReplicaStart(run.group(1), tuple(zip(names, ranges, strict=True)), batches)
 
 
 def start_in(path: str) -> str:
