@@ -163,9 +163,9 @@ def _settings(
             return None
         words.append(own)
     told = told_batches(plan)
-    more = (f'{start.script}: --rank-batches "{told}"',)
-    if not start.rank_batches or told == start.rank_batches:
-        more = ()
+    more: tuple[str, ...] = ()
+    if start.rank_batches not in ("", told):
+        more = (f'{start.script}: --rank-batches "{told}"',)
     if len(set(words)) == 1:
         return (*words[0], *more)
     by_folder = (

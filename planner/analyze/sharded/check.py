@@ -25,7 +25,12 @@ from planner.solver.problem import make_problem
 from planner.solver.together.pools import in_order
 from planner.solver.together.problems import check_model
 from planner.solver.together.records import SHARDED_ZERO, Together
-from planner.solver.together.replicas.opened import OpenedSharded, job_of_keys, plan_keys
+from planner.solver.together.replicas.opened import (
+    OpenedSharded,
+    indices_of,
+    job_of_keys,
+    plan_keys,
+)
 from planner.solver.together.sharded import ShardedWork
 from planner.solver.together.sharded_job import FRAMEWORKS, sequence_parallel
 from planner.specs.inputs import ClusterInput, Content, ModelInput
@@ -172,10 +177,12 @@ def _priced(
     report = replace(
         base, model=model, repairs=repairs, not_priced="", joined=ShardedExplanation(opened)
     )
-    asked, step_s = kinds[0].asked, opened.plan.step_time_s
+    asked, is_fit = kinds[0].asked, bool(report.fits)
     nodes = nodes_of_run(cluster, counts)
+    # As the plans that it is ranked among: a network of these nodes alone.
+    beside = _opened(kinds[0], (model, nodes), indices_of(nodes, used), plan)
+    step_s = beside.plan.step_time_s
     options = SolveOptions(framework=base.run.framework, own_calibration=asked.calibration)
-    is_fit = bool(report.fits)
     standing = joined_standing(model, nodes, options, step_s, asked.stop, fits=is_fit)
     changes = sharded_changes(opened, kinds, start, fits=is_fit)
     return replace(report, standing=standing, changes=changes)

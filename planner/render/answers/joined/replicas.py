@@ -18,12 +18,12 @@ from planner.render.answers.together import (
 from planner.units import GIB
 
 TIME_HEADS = (
-    *("pool", "accelerator", "replicas", "mbs"),
+    *("pool", "replicas", "mbs"),
     *("compute", "straggle", "sync", "exchange", "update", "fixed", "step", "waits"),
 )
 TRAFFIC_HEADS = ("pool", "gathers", "scatters", "exchange", "waited for", "slowed by")
 MEMORY_HEADS = (
-    *("pool", "recompute", "fwd ms", "bwd ms"),
+    *("pool", "accelerator", "recompute", "fwd ms", "bwd ms"),
     *("states", "activations", "other", "peak GiB", "of", "free"),
 )
 SPACING = GridSpacing(indent=2)
@@ -117,7 +117,7 @@ def replica_parts(explanation: ShardedExplanation) -> Iterator[Part]:
         terms = [kind.time[name] for name in SHARDED_TERMS]
         whole = (*terms, kind.step_time_s, plan.step_time_s - kind.step_time_s)
         n = f"{kind.n_pipelines // plan.shard:,}"
-        times.append((stage.pool, stage.part, n, str(kind.mbs), *(_ms(x) for x in whole)))
+        times.append((stage.pool, n, str(kind.mbs), *(_ms(x) for x in whole)))
         waited_s = traffic.gather_waits_s + traffic.scatter_waits_s + traffic.exchange_waits_s
         sent = (traffic.gather_s, traffic.scatter_s, traffic.exchange_s)
         traffics.append((stage.pool, *(_ms(x) for x in (*sent, waited_s, traffic.slowdown_s))))
@@ -125,6 +125,7 @@ def replica_parts(explanation: ShardedExplanation) -> Iterator[Part]:
         memories.append(
             (
                 stage.pool,
+                stage.part,
                 stage.recompute,
                 _ms(stage.forward_s),
                 _ms(stage.backward_s),
@@ -133,11 +134,11 @@ def replica_parts(explanation: ShardedExplanation) -> Iterator[Part]:
             )
         )
     yield Paragraph("time by term, ms a step")
-    yield Grid(TIME_HEADS, tuple(times), "", tuple(range(2, 12)), spacing=SPACING)
+    yield Grid(TIME_HEADS, tuple(times), "", tuple(range(1, 11)), spacing=SPACING)
     yield Paragraph("traffic beside compute, ms a step")
     yield Grid(TRAFFIC_HEADS, tuple(traffics), "", tuple(range(1, 6)), spacing=SPACING)
     yield Paragraph("a micro-batch, ms; memory of a device, GiB")
-    yield Grid(MEMORY_HEADS, tuple(memories), "", tuple(range(2, 10)), spacing=SPACING)
+    yield Grid(MEMORY_HEADS, tuple(memories), "", tuple(range(3, 11)), spacing=SPACING)
 
 
 def _ms(seconds: float) -> str:
