@@ -72,10 +72,7 @@ def network_move(
     total, most = float(lacking.sum()), float(lacking.max())
     if not survives(own, alive):
         return NetworkMove(total, most, None)
-    ports = {
-        pool.name: problem.pool.nic_bytes_per_s * per_node
-        for pool, problem in zip(opened.problem.pools, opened.problems, strict=True)
-    }
+    ports = {x.pool.name: x.pool.nic_bytes_per_s * per_node for x in opened.problems}
     by_node = np.add.reduceat(lacking, np.arange(0, new.n_ranks, per_node))
     senders_s = sum(ports[pool] for (pool, _), ok in zip(before, is_alive, strict=True) if ok)
     times = [total / senders_s]

@@ -90,7 +90,7 @@ def _answered(question: schemas.SolveBody, running: RunningCall) -> Data:
 
 def _opened_joined(request: schemas.PlanOf, running: RunningCall) -> tuple[Any, Data] | None:
     """Return the plan over several pools of a request, and its answer; None for another."""
-    if request.solve is None or request.solve.pools != "together":
+    if request.solve is None:
         return None
     data = _answered(request.solve, running)
     opened = open_joined_of(data, str(request.plan), "the result")
