@@ -99,7 +99,7 @@ def open_joined(data: Mapping[str, Any], plan: JoinedPlan, source: str) -> Opene
             opened = price_sharded((model, cluster, options), together, plan, read)
         else:
             opened = _price_pipelines((model, cluster, options), together, plan, read)
-    except (KeyError, IndexError, ZeroDivisionError, ValueError):
+    except (KeyError, IndexError, ArithmeticError, TypeError, ValueError):
         raise wrong from None
     if opened.plan.plan_id != plan.plan_id:
         raise wrong

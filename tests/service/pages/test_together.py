@@ -20,6 +20,7 @@ def test_the_page_of_plans_says_what_several_pools_reach():
     assert "<h2>Use " in joined["together"]
     assert 'data-drawing="pools"' in joined["together"]
     assert "<style>" not in joined["together"]
+    assert joined["joined"] == ["t1", "t2"]
     assert listing(planner.solve(MODEL, cluster(NEW, OLD), **asked))["together"] == ""
 
 
@@ -64,12 +65,6 @@ def test_a_plan_over_several_pools_has_a_page_and_a_trace(kind):
     about = json.loads(trace["text"])["otherData"]
     assert about["plan"] == shown["plan_id"]
     assert about["trace_end_s"] == pytest.approx(about["predicted_step_s"], rel=1e-9)
-    listed = listing(planner.solve(**_arguments(kind)))
-    assert listed["joined"][0] == "t1"
-
-
-def _arguments(kind):
-    return {**QUESTIONS[kind], "executor": "serial"}
 
 
 def test_plans_on_one_pool_keep_their_page_beside_them():

@@ -57,7 +57,7 @@ def test_what_is_written_is_priced_as_it_was(written):
             assert kind.stages[0].peak_bytes == pytest.approx(other.stages[0].peak_bytes)
 
 
-def test_folder_script_and_service_say_the_same(written, tmp_path):
+def test_folder_and_script_say_the_same(written, tmp_path):
     _, files = written[0]
     write_files(tmp_path, files)
     asked = {"stop": lambda: True}
@@ -65,13 +65,19 @@ def test_folder_script_and_service_say_the_same(written, tmp_path):
     by_script = planner.check(str(tmp_path / START), CLUSTER, **asked)
     assert by_folder.to_json() == by_script.to_json()
     assert text_of(by_folder) == text_of(by_script)
+
+
+@pytest.mark.slow
+def test_the_service_ranks_it_among_the_plans_found(written, tmp_path):
+    plan, files = written[0]
+    write_files(tmp_path, files)
     sent = run_of(str(tmp_path))
     assert {"nodes.txt", "new/torchtitan.sh", "old/torchtitan_recipe.py"} <= set(sent["files"])
     body = {"text": files[START], "name": START}
     answer = call("check", {"run": body, "files": sent["files"], "cluster": CLUSTER})
     CALLS["check"].answer.model_validate(answer)
-    step_s = by_folder.joined.opened.plan.step_time_s
-    assert answer["together"]["step_time_s"] == pytest.approx(step_s, rel=1e-12)
+    step_s = plan.step_time_s
+    assert answer["together"]["step_time_s"] == pytest.approx(step_s, rel=1e-9)
     # The plan is of pinned ones: among all others are faster.
     assert answer["standing"]["rank"] > 1
     assert answer["standing"]["together"]["best"]["step_time_s"] < step_s
@@ -114,6 +120,29 @@ def test_recomputation_that_is_not_needed_is_said(data, written):
     texts = [x.text for x in report.changes]
     assert f"recompute full -> none in {kind.pools[0]}" in texts
     assert all(x.settings for x in report.changes)
+
+
+def test_two_batches_on_one_pool_are_one_job(data, written):
+    plan, _ = next((x, y) for x, y in written if x.kinds[0].n_pipelines == 2 * x.shard)
+    first, second = plan.kinds
+    # As where a batch does not divide: one replica of a pool takes one sequence more.
+    parts = [
+        replace(
+            first,
+            n_pipelines=first.n_pipelines // 2,
+            mbs=first.mbs + more,
+            n_sequences=first.n_pipelines // 2 * (first.mbs + more) * first.n_micro,
+        )
+        for more in (1, 0)
+    ]
+    files = joined_files(data, replace(plan, kinds=(*parts, second)), ["torchtitan"], ["slurm"])
+    report = checked(files)
+    found = report.joined.opened.plan
+    assert found.devices == plan.devices
+    assert [kind.mbs for kind in found.kinds] == [first.mbs + 1, first.mbs, second.mbs]
+    assert found.step_time_s >= plan.step_time_s * (1.0 - 1e-9)
+    assert report.joined.to_json()["together"]["kinds"][1]["n_replicas"] == 1
+    assert text_of(report)
 
 
 def test_variants_train_on_the_same_batch(plans):
@@ -182,6 +211,7 @@ def test_a_start_script_names_its_folders(written, tmp_path):
         replica_start(files[START].replace("KIND=old", "KIND=.."))
 
 
+@pytest.mark.slow
 def test_fsdp2_is_priced_as_it_was():
     result = planner.solve(
         JOB,
