@@ -22,6 +22,9 @@ from planner.solver.together.words import accelerator_of, priced_note
 from planner.specs.inputs import ClusterInput, ModelInput
 from searches.frameworks.registry import framework_rules
 
+MOST = 1_000_000
+"""Greatest degree, number of replicas or batch of a plan that is opened."""
+
 
 @dataclass(frozen=True, slots=True)
 class OpenedSharded:
@@ -78,8 +81,15 @@ class OpenedSharded:
 
 
 def sharded_plan_of(plan: JoinedPlan, pools: Sequence[str]) -> ShardedPlan:
-    """Return a plan as it is priced; `pools` are the names of those of the job, in order."""
+    """Return a plan as it is priced; `pools` are the names of those of the job, in order.
+
+    Raises `ValueError` for numbers that are none of a plan.
+    """
     first = plan.kinds[0].stages[0]
+    numbers = [plan.shard, first.tp, first.cp, plan.kinds[0].n_micro]
+    numbers += [n for kind in plan.kinds for n in (kind.n_pipelines // plan.shard, kind.mbs)]
+    if not all(isinstance(n, int) and 0 < n <= MOST for n in numbers):
+        raise ValueError(numbers)
     kinds = tuple(
         ReplicaKind(
             pools.index(kind.pools[0]),
