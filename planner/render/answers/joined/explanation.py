@@ -158,7 +158,7 @@ def _stage_grid(stages: list[StageFigures]) -> Grid:
             )
         )
     numeric = (0, *range(3, len(TIME_HEADS)))
-    return Grid(TIME_HEADS, tuple(rows), "", numeric, spacing=GridSpacing(indent=2))
+    return Grid(TIME_HEADS, tuple(rows), "Time by stage", numeric, spacing=GridSpacing(indent=2))
 
 
 def _once(stage: StageFigures) -> tuple[float, float, float, float]:
@@ -183,7 +183,9 @@ def _memory_grid(stages: list[StageFigures]) -> Grid:
             )
         )
     numeric = (0, 2, 3, 4, *range(6, len(MEMORY_HEADS)))
-    return Grid(MEMORY_HEADS, tuple(rows), "", numeric, spacing=GridSpacing(indent=2))
+    return Grid(
+        MEMORY_HEADS, tuple(rows), "Memory by stage", numeric, spacing=GridSpacing(indent=2)
+    )
 
 
 def link_text(link: LinkUse) -> str:

@@ -26,7 +26,7 @@ MEMORY_HEADS = (
     *("pool", "accelerator", "recompute", "fwd ms", "bwd ms"),
     *("states", "activations", "other", "peak GiB", "of", "free"),
 )
-SPACING = GridSpacing(indent=2)
+SPACING = GridSpacing(indent=2, captioned=True)
 
 
 def sharded_explanation_document(explanation: ShardedExplanation) -> list[Part]:
@@ -133,12 +133,12 @@ def replica_parts(explanation: ShardedExplanation) -> Iterator[Part]:
                 f"{1.0 - stage.peak_bytes / stage.usable_bytes:.0%}",
             )
         )
-    yield Paragraph("time by term, ms a step")
-    yield Grid(TIME_HEADS, tuple(times), "", tuple(range(1, 11)), spacing=SPACING)
-    yield Paragraph("traffic beside compute, ms a step")
-    yield Grid(TRAFFIC_HEADS, tuple(traffics), "", tuple(range(1, 6)), spacing=SPACING)
-    yield Paragraph("a micro-batch, ms; memory of a device, GiB")
-    yield Grid(MEMORY_HEADS, tuple(memories), "", tuple(range(3, 11)), spacing=SPACING)
+    title = "time by term, ms a step"
+    yield Grid(TIME_HEADS, tuple(times), title, tuple(range(1, 11)), spacing=SPACING)
+    title = "traffic beside compute, ms a step"
+    yield Grid(TRAFFIC_HEADS, tuple(traffics), title, tuple(range(1, 6)), spacing=SPACING)
+    title = "a micro-batch, ms; memory of a device, GiB"
+    yield Grid(MEMORY_HEADS, tuple(memories), title, tuple(range(3, 11)), spacing=SPACING)
 
 
 def _ms(seconds: float) -> str:
@@ -156,7 +156,9 @@ def _other_grid(others: tuple[OtherPlan, ...]) -> Grid:
         )
         for x in others
     )
-    return Grid(("nearest other", "step s", "", "what differs"), rows, "", (1, 2))
+    return Grid(
+        ("nearest other", "step s", "", "what differs"), rows, "Nearest other plans", (1, 2)
+    )
 
 
 def _term_parts(explanation: ShardedExplanation) -> list[Part]:
