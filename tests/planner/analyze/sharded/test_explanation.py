@@ -5,13 +5,18 @@ from dataclasses import replace
 
 import pytest
 
+import planner
 from costmodels.mixed.sharded_prices import exchange, sharded_price
-from planner.analyze.several_pools import explain_several
+from planner.analyze.several_pools import explain_several, trace_several_json
 from planner.analyze.sharded.terms import SHARDED_TERMS, sharded_term_values
 from planner.cli.commands.plans import run_explain
 from planner.errors import UsageError
 from planner.render.answers.joined.explanation import joined_explanation_json
 from planner.render.document import text_of
+from planner.solver.answer.result_store import joined_plan_of
+from planner.solver.together.opened import open_joined
+from tests.planner.analyze.sharded.conftest import JOB, NEW, OLD
+from tests.planner.solver.together.tiny import cluster, pool
 
 
 def test_waits_and_slowdowns_sum_to_their_terms(plans):
@@ -121,3 +126,32 @@ def test_the_command_prints_it(data, plans, tmp_path, capsys):
     run_explain(f"{path}#t1", "", "table")
     assert "slowest replicas:" in capsys.readouterr().out
     assert explain_several(plans[0])._repr_html_()
+
+
+@pytest.mark.slow
+def test_three_pools_and_a_slow_link_keep_their_sums():
+    link = {"between": ["new", "old"], "bandwidth": "5 GB/s", "latency": "1 ms"}
+    few = pool("few", "h200-sxm-141gb")
+    result = planner.solve(
+        {**JOB, "training": {"seq_len": 4096, "global_batch": 60}},
+        cluster(NEW, OLD, few, links=[link]),
+        framework="fsdp2",
+        pools="together",
+        executor="serial",
+        top=6,
+    )
+    data = result.to_json()
+    used = set()
+    for rank in range(1, len(data["together"]["plans"]) + 1):
+        opened = open_joined(data, joined_plan_of(data, f"t{rank}"), "answer")
+        used.add(len(opened.plan.devices))
+        found = explain_several(opened)
+        for kind, traffic in zip(opened.plan.kinds, found.traffic, strict=True):
+            assert sum(kind.time.values()) == pytest.approx(kind.step_time_s, rel=1e-9)
+            more = traffic.exchange_waits_s + traffic.exchange_slowdown_s
+            assert more == pytest.approx(kind.time["exchange"], rel=1e-9, abs=1e-12)
+        about = json.loads(trace_several_json(opened))["otherData"]
+        assert about["trace_end_s"] == pytest.approx(opened.plan.step_time_s, rel=1e-9)
+        if {"new", "old"} <= set(opened.plan.devices):
+            assert (found.between.what, found.between.of) == ("link", "old - new")
+    assert {2, 3} <= used
