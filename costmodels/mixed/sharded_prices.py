@@ -60,6 +60,31 @@ class ReplicaTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplicaWaits:
+    """Traffic of one micro-batch of replicas, on the wire and waited for; arrays of one shape."""
+
+    ahead_s: Floats
+    """Weights gathered before the forward."""
+    ahead_exposed_s: Floats
+    behind_s: Floats
+    """Weights gathered again, gradients scattered and summed over the replicas."""
+    behind_exposed_s: Floats
+    slowdown: float
+    """Share of hidden traffic by which it slows compute down."""
+
+    @property
+    def slowed_s(self) -> Floats:
+        """What hidden traffic slows compute down by."""
+        exposed = self.ahead_exposed_s + self.behind_exposed_s
+        return np.asarray(self.slowdown * (self.behind_s + self.ahead_s - exposed))
+
+    @property
+    def total_s(self) -> Floats:
+        """What a micro-batch waits, and is slowed down by."""
+        return np.asarray(self.ahead_exposed_s + self.behind_exposed_s + self.slowed_s)
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicaPrice:
     """The step of one kind of replica, seconds; the terms sum to `step_s`. Bytes on one device."""
 
@@ -129,12 +154,44 @@ def exchange(
     for i, place in enumerate(used):
         own = own_s[i] if own_s else own_sums_s(problem.pools[place], degrees, n_replicas)
         piece_s = np.maximum(piece_s, own)
-    share, together = 2.0 * (n_replicas - 1) / n_replicas, cuts.part_bytes * degrees.n_devices
-    for first, second in ring_edges(problem, used):
-        link = problem.link(first, second)
-        over_link = share * (together / link.bytes_per_s + len(used) * link.latency_s)
+    for over_link in link_sums_s(problem, degrees, used, n_replicas).values():
         piece_s = np.maximum(piece_s, over_link)
     return Exchange(float((cuts.n_pieces * piece_s).sum()), piece_s)
+
+
+def link_sums_s(
+    problem: ShardedProblem, degrees: ReplicaDegrees, used: Sequence[int], n_replicas: int
+) -> dict[tuple[int, int], Floats]:
+    """Return what each link of the ring takes for the sum of one unit, `(1 or 2,)` seconds.
+
+    By the places of its two pools, in the order of the ring.
+    """
+    cuts = problem.pools[used[0]].cuts[degrees]
+    share, together = 2.0 * (n_replicas - 1) / n_replicas, cuts.part_bytes * degrees.n_devices
+    sums = {}
+    for first, second in ring_edges(problem, used):
+        link = problem.link(first, second)
+        sums[first, second] = share * (together / link.bytes_per_s + len(used) * link.latency_s)
+    return sums
+
+
+def exchange_by_part_s(
+    problem: ShardedProblem, plan: ShardedPlan
+) -> tuple[dict[int, float], dict[tuple[int, int], float]]:
+    """Return what `exchange` takes the greatest of, for one micro-batch: by pool, and by link.
+
+    Seconds, as if each pool or link alone held up the ring; links by places, the smaller first.
+    """
+    degrees, n = plan.degrees, plan.n_replicas
+    n_pieces = problem.pools[plan.pools[0]].cuts[degrees].n_pieces
+    pools = {
+        i: float((n_pieces * own_sums_s(problem.pools[i], degrees, n)).sum()) for i in plan.pools
+    }
+    links = {
+        (min(edge), max(edge)): float((n_pieces * piece_s).sum())
+        for edge, piece_s in link_sums_s(problem, degrees, plan.pools, n).items()
+    }
+    return pools, links
 
 
 def own_sums_s(pool: ShardedPool, degrees: ReplicaDegrees, n_replicas: int) -> Floats:
@@ -163,9 +220,8 @@ def replica_times(
     the backward, gradients scattered behind it and then summed over the replicas, each unit beside
     the compute of the next (`exposed_each_s`); hidden traffic slows compute down.
     """
-    whole, pieces = 0.0, np.zeros(1)
-    without = _waits_s(stack, table, whole, pieces)
-    with_it = _waits_s(stack, table, between.total_s, between.piece_s)
+    without = replica_waits(stack, table).total_s
+    with_it = replica_waits(stack, table, between).total_s
     compute = table.forward_s + table.backward_s
     return ReplicaTimes(
         compute_s=compute,
@@ -177,16 +233,28 @@ def replica_times(
     )
 
 
-def _waits_s(stack: StackProfile, table: ReplicaTable, more_s: float, piece_s: Floats) -> Floats:
-    """Return what a micro-batch waits for traffic, and is slowed down by it, seconds."""
+def replica_waits(
+    stack: StackProfile, table: ReplicaTable, between: Exchange | None = None
+) -> ReplicaWaits:
+    """Return the traffic of one micro-batch and what compute waits of it.
+
+    `between` is the sum over the replicas; None leaves it out.
+    """
+    more_s = between.total_s if between else 0.0
     behind = table.gather_s + table.reduce_s + more_s
     ahead, after = table.gather_s, behind
     if stack.zero3_traffic == "prefetched":
+        piece_s = between.piece_s if between else np.zeros(1)
         last = (table.reduce_piece_s + piece_s[:, None]).max(axis=0)
         ahead = exposed_each_s(ahead, table.gather_piece_s, table.forward_s)
         after = exposed_each_s(behind, last, table.backward_s)
-    exposed, total = ahead + after, behind + table.gather_s
-    return np.asarray(exposed + stack.overlap_slowdown * (total - exposed))
+    return ReplicaWaits(
+        ahead_s=table.gather_s,
+        ahead_exposed_s=np.asarray(ahead),
+        behind_s=np.asarray(behind),
+        behind_exposed_s=np.asarray(after),
+        slowdown=stack.overlap_slowdown,
+    )
 
 
 def straggle(problem: ShardedProblem, n_devices: int) -> float:

@@ -95,8 +95,9 @@ def run_of(run: Source, files: Mapping[str, str] | None = None) -> Data:
     from planner.frameworks.launchers.node_types import NODE_LIST
     from planner.frameworks.runs.companions import files_beside
     from planner.frameworks.runs.reader import run_text
+    from planner.frameworks.runs.replica_start import start_in
 
-    name, part, text = run_text(os.fspath(run))
+    name, part, text = run_text(start_in(os.fspath(run)))
     sent = file_name(name) + (f"#{part}" if part else "")
     result = files_beside(name, text) if files is None else dict(files)
     if files is None and (nodes := node_list_of(name, None)):

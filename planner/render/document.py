@@ -25,6 +25,7 @@ DOCUMENTS = {
     "Report": ("check", "check_document"),
     "Result": ("result", "result_document"),
     "Scaling": ("scaling.curve", "scaling_document"),
+    "ShardedExplanation": ("joined.replicas", "sharded_explanation_document"),
     "SingleChanges": ("neighborhood", "changes_document"),
     "Together": ("together", "together_document"),
     "TraceComparison": ("trace_comparison", "trace_document"),

@@ -28,7 +28,7 @@ def broken_result(source: str) -> Iterator[None]:
 def open_joined_of(data: Mapping[str, Any], which: str, source: str) -> Any:
     """Return the plan over several pools that a request names, priced again; None for another.
 
-    (`planner.solver.together.opened.OpenedJoined`.)
+    (`planner.solver.together.opened.OpenedSeveral`.)
     """
     from planner.solver.answer.result_store import checked_result, joined_plan_of
     from planner.solver.together.opened import open_joined
@@ -49,10 +49,10 @@ def with_note(answer: Data, *opened: Any) -> Data:
 
 def joined_explanation(opened: Any, term: str) -> Data:
     """Return a plan over several pools in words."""
-    from planner.analyze.joined.explanation import explain_joined
+    from planner.analyze.several_pools import explain_several
     from planner.render.answers.joined.explanation import joined_explanation_json
 
-    return with_note(joined_explanation_json(explain_joined(opened, term)), opened)
+    return with_note(joined_explanation_json(explain_several(opened, term)), opened)
 
 
 def joined_replan(opened: Any, request: ReplanBody, execution: Any, most_hosts: int) -> Any:
@@ -95,9 +95,9 @@ def check_gained(opened: Any, request: ReplanBody, most_devices: int) -> None:
 
 def joined_trace(opened: Any, micro_batches: int) -> Data:
     """Return one step of a plan over several pools in time."""
-    from planner.analyze.joined.timeline import joined_trace_json
+    from planner.analyze.several_pools import trace_several_json
 
-    text = joined_trace_json(opened, micro_batches)
+    text = trace_several_json(opened, micro_batches)
     return with_note({"plan_id": opened.plan.plan_id, "trace": text}, opened)
 
 

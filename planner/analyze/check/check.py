@@ -34,6 +34,8 @@ from planner.frameworks.runs.nearest_layout import (
     with_legal_modes,
 )
 from planner.frameworks.runs.query import RunQuery
+from planner.frameworks.runs.reader import run_text
+from planner.frameworks.runs.replica_start import ReplicaStart, replica_start, start_in
 from planner.option_names import option
 from planner.solver.answer.plans import PlanRank, make_plan
 from planner.solver.calibration.file import Calibration, load_calibration
@@ -103,18 +105,46 @@ def check(
     `env` are variables that the user's shell sets. The search for the best plan ends with the best
     so far once `stop` says so. `pins` states layout axes that the file cannot say (`{"pp": 4}` for
     DeepSpeed). On a cluster of several pools a run needs `pool`, or `nodes.txt` among its files as
-    `planner emit` writes it: then it is judged over these pools. `overrides` change settings of
+    `planner emit` writes it: then it is judged over these pools, sharded replicas by the script
+    that starts them, or their folder. `overrides` change settings of
     the run (`("tensor_model_parallel_size", 4)`), the model or the cluster. Nothing is executed.
     Raises `SpecError` for a file that cannot be read, `UsageError` for a bad option.
     """
     check_keywords(CheckKeywords, keywords)
     request = _with_release(CheckOptions(**keywords))
     _check_version(request.version)
+    if not isinstance(file, Content):
+        file = start_in(os.fspath(file))
+    start = _start_of(file)
     if several := _several_pools(file, cluster, request):
-        from planner.analyze.joined.check import check_joined  # 100 ms: tables of several pools
-
-        return check_joined(_asked(file, request), *several)
+        return _check_over_pools(_asked(file, request), *several, start)
+    if start:
+        text = f"it starts kinds of replicas on nodes of several pools, by {NODE_LIST}"
+        fix = "leave " + option("pool") + f" out, put {NODE_LIST} beside it, and name a cluster"
+        raise UsageError(text, f"{fix} of these pools", "run")
     return _check_on_one_pool(_asked(file, request), cluster, request)
+
+
+def _start_of(file: FileOrContent) -> ReplicaStart | None:
+    """Return what a script starts that is one of sharded replicas; None for another file."""
+    try:
+        text = str(file.content) if isinstance(file, Content) else run_text(os.fspath(file))[2]
+    except SpecError:  # said by who reads it as a run
+        return None
+    return replica_start(text)
+
+
+def _check_over_pools(
+    asked: AskedRun, cluster: ClusterInput, pools: tuple[str, ...], start: ReplicaStart | None
+) -> Report:
+    """Return what a run over several pools means: of pipelines, or of sharded replicas."""
+    if start:
+        from planner.analyze.sharded.check import check_sharded  # 100 ms: tables of several pools
+
+        return check_sharded(asked, cluster, pools, start)
+    from planner.analyze.joined.check import check_joined  # 100 ms: tables of several pools
+
+    return check_joined(asked, cluster, pools)
 
 
 def _asked(file: FileOrContent, request: CheckOptions) -> AskedRun:

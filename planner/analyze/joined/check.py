@@ -16,6 +16,7 @@ from planner.analyze.check.verdict import Verdict
 from planner.analyze.joined.explanation import JoinedExplanation
 from planner.analyze.joined.run_changes import PricedJoinedRun, joined_changes
 from planner.analyze.joined.standing import joined_standing, nodes_of_run
+from planner.analyze.sharded.explanation import ShardedExplanation
 from planner.errors import PlannerError, SpecError
 from planner.frameworks.launchers.node_types import NODE_LIST
 from planner.frameworks.runs.existing_run import ExistingRun
@@ -36,7 +37,7 @@ from searches.frameworks.rule import Broken
 class JoinedReport(Report):
     """Everything that `planner check` says of a run over several pools."""
 
-    joined: JoinedExplanation | None = None
+    joined: JoinedExplanation | ShardedExplanation | None = None
     """The run as a plan; None where it is not priced."""
 
     @property
@@ -89,7 +90,7 @@ def check_joined(asked: AskedRun, cluster: ClusterInput, pools: tuple[str, ...])
         asked,
         run,
         (described, verdict),
-        Devices(cluster, enough, _node_notes(counts, parts)),
+        Devices(cluster, enough, node_notes(counts, parts)),
         "the sizes of its model do not go together",
     )
     if described is None:
@@ -110,10 +111,6 @@ def _verdict(
 ) -> Verdict:
     """Return the rules that the run breaks on the parts of its pools, each once."""
     verdicts = [asked.judge(run, model, part) for part in parts]
-
-    def once(some: Sequence[tuple[Broken, ...]]) -> tuple[Broken, ...]:
-        return tuple({(b.rule.code, b.reason): b for broken in some for b in broken}.values())
-
     return Verdict(
         once([x.refused for x in verdicts]),
         once([x.ignored for x in verdicts]),
@@ -121,7 +118,13 @@ def _verdict(
     )
 
 
-def _node_notes(counts: Mapping[str, int], pools: Mapping[str, Any]) -> list[str]:
+def once(some: Sequence[tuple[Broken, ...]]) -> tuple[Broken, ...]:
+    """Return the rules that some runs break, each once."""
+    return tuple({(b.rule.code, b.reason): b for broken in some for b in broken}.values())
+
+
+def node_notes(counts: Mapping[str, int], pools: Mapping[str, Any]) -> list[str]:
+    """Return how many nodes of each pool a run starts on, and of which there are fewer."""
     shown = ", ".join(f"{n} of {name}" for name, n in counts.items())
     few = [
         f"pool {name} has {pools[name].n_nodes} nodes, the run starts on {n}: it would wait"

@@ -7,15 +7,23 @@ from itertools import groupby
 from typing import Any
 
 from costmodels.mixed.prices import price
+from costmodels.mixed.sharded_prices import sharded_price
 from costmodels.plans import Layout
 from planner.documents import LibraryAnswer
 from planner.solver.answer.reasons import shown_layout, stage_words
 from planner.solver.answer.result import Plan
 from planner.solver.answer.result_store import Opened
 from planner.solver.together.link_worth import with_bandwidth
-from planner.solver.together.opened import OpenedJoined
+from planner.solver.together.opened import OpenedSeveral
 from planner.solver.together.plans import TERMS
-from planner.solver.together.records import JoinedKind, JoinedPlan, JoinedStage
+from planner.solver.together.records import (
+    SHARDED_ZERO,
+    JoinedKind,
+    JoinedPlan,
+    JoinedStage,
+)
+from planner.solver.together.replicas.opened import OpenedSharded
+from planner.solver.together.sharded import with_bandwidth as sharded_with_bandwidth
 
 MORE_BANDWIDTH = (1.5, 2.0, 4.0, 8.0, 16.0)
 """Multiples of a link's bandwidth that are tried, the mildest first; and their inverses."""
@@ -147,10 +155,10 @@ def _pair(a: float, b: float, total: float = 0.0) -> dict[str, float]:
 
 
 def compare_joined(
-    first: OpenedJoined | Opened, second: OpenedJoined | Opened
+    first: OpenedSeveral | Opened, second: OpenedSeveral | Opened
 ) -> JoinedComparison:
     """Return the comparison of two opened plans, A and B."""
-    a, b = (side_of(x.plan if isinstance(x, OpenedJoined) else x[3]) for x in (first, second))
+    a, b = (side_of(x[3] if isinstance(x, tuple) else x.plan) for x in (first, second))
     comparison = JoinedComparison(a, b, tuple(_input_differences(first, second)), ())
     if comparison.inputs or not comparison.winner:
         return comparison
@@ -170,7 +178,7 @@ def _joined_side(plan: JoinedPlan) -> Side:
     return Side(
         plan_id=plan.plan_id,
         name=f"plan t{plan.rank}",
-        layout="; ".join(map(_kind_words, plan.kinds)),
+        layout=_layout_words(plan),
         devices=dict(plan.devices),
         step_time_s=plan.step_time_s,
         tokens_per_s=plan.tokens_per_s,
@@ -184,7 +192,8 @@ def _joined_side(plan: JoinedPlan) -> Side:
         traffic={" - ".join(sorted(x.between)): x.bytes for x in plan.links},
         axes={
             "devices": _devices_words(plan.devices),
-            "replicas": str(sum(kind.n_pipelines for kind in plan.kinds)),
+            "replicas": str(sum(kind.n_pipelines for kind in plan.kinds) // plan.shard),
+            "shard": str(plan.shard),
             "stages": _several(len(kind.stages) for kind in plan.kinds),
             "tp": _several(x.tp for x in stages),
             "cp": _several(x.cp for x in stages),
@@ -207,6 +216,8 @@ def _one_pool_side(plan: Plan) -> Side:
     for term, n_bytes in breakdown.stages[breakdown.peak_stage].items():
         memory[MEMORY_OF_ONE_POOL.get(term, "other")] += n_bytes
     devices = {plan.pool: x.n_devices}
+    # Data-parallel ranks that hold the weights once between them, as of sharded replicas.
+    shard = max(1, x.dp_shard // x.cp) if x.zero == SHARDED_ZERO else 1
     return Side(
         plan_id=plan.plan_id,
         name=f"plan {plan.rank}",
@@ -220,7 +231,8 @@ def _one_pool_side(plan: Plan) -> Side:
         traffic={},
         axes={
             "devices": _devices_words(devices),
-            "replicas": str(x.dp),
+            "replicas": str(x.dp // shard),
+            "shard": str(shard),
             "stages": str(x.pp),
             "tp": str(x.tp),
             "cp": str(x.cp),
@@ -231,6 +243,19 @@ def _one_pool_side(plan: Plan) -> Side:
             "recompute": x.recompute,
             "zero": str(x.zero),
         },
+    )
+
+
+def _layout_words(plan: JoinedPlan) -> str:
+    """Return the pipelines or the sharded replicas of a plan in words."""
+    if not plan.is_sharded:
+        return "; ".join(map(_kind_words, plan.kinds))
+    stage = plan.kinds[0].stages[0]
+    each = plan.shard * stage.tp * stage.cp
+    return "; ".join(
+        f"{n} sharded replica{'s' * (n > 1)} of {each} devices on {kind.pools[0]}"
+        for kind in plan.kinds
+        if (n := kind.n_pipelines // plan.shard)
     )
 
 
@@ -265,10 +290,10 @@ def _several(values: Any) -> str:
 
 
 def _input_differences(
-    first: OpenedJoined | Opened, second: OpenedJoined | Opened
+    first: OpenedSeveral | Opened, second: OpenedSeveral | Opened
 ) -> Iterator[str]:
     """Yield what differs between model and job of two plans, in words."""
-    a, b = (x.model if isinstance(x, OpenedJoined) else x[0] for x in (first, second))
+    a, b = (x[0] if isinstance(x, tuple) else x.model for x in (first, second))
     for section in ("model", "training"):
         one, other = a.document[section], b.document[section]
         keys = [k for k in {**one, **other} if one.get(k) != other.get(k)]
@@ -278,11 +303,11 @@ def _input_differences(
             yield f"{section}: {', '.join(shown)}{more}"
 
 
-def _turns(lost: OpenedJoined | Opened, won: OpenedJoined | Opened) -> Iterator[str]:
+def _turns(lost: OpenedSeveral | Opened, won: OpenedSeveral | Opened) -> Iterator[str]:
     """Yield the mildest bandwidth of each link with which the slower of two plans would win."""
     edges: dict[str, None] = {}
     for opened in (lost, won):
-        if isinstance(opened, OpenedJoined):
+        if not isinstance(opened, tuple):
             names = [pool.name for pool in opened.problem.pools]
             for a, b in opened.priced.crossing_bytes:
                 edges[" - ".join(sorted((names[a], names[b])))] = None
@@ -294,13 +319,23 @@ def _turns(lost: OpenedJoined | Opened, won: OpenedJoined | Opened) -> Iterator[
                 break
 
 
-def _step_s(opened: OpenedJoined | Opened, link: str, ratio: float) -> float:
+def _step_s(opened: OpenedSeveral | Opened, link: str, ratio: float) -> float:
     """Return the step of a plan at a multiple of the bandwidth of a link between pools."""
-    if not isinstance(opened, OpenedJoined):
+    if isinstance(opened, tuple):
         return float(opened[3].step_time_s)
+    names = [pool.name for pool in opened.problem.pools]
+    edges = [
+        edge
+        for edge in opened.problem.links
+        if " - ".join(sorted(names[place] for place in edge)) == link
+    ]
+    if isinstance(opened, OpenedSharded):
+        sharded = opened.problem
+        for edge in edges:
+            wanted = sharded.links[edge].bytes_per_s * ratio
+            sharded = sharded_with_bandwidth(sharded, edge, wanted)
+        return sharded_price(opened.sharded, sharded).step_s
     problem = opened.problem
-    names = [pool.name for pool in problem.pools]
-    for (a, b), facts in problem.links.items():
-        if " - ".join(sorted((names[a], names[b]))) == link:
-            problem = with_bandwidth(problem, (a, b), facts.bytes_per_s * ratio)
+    for edge in edges:
+        problem = with_bandwidth(problem, edge, problem.links[edge].bytes_per_s * ratio)
     return price(opened.mixed, problem).step_s

@@ -18,7 +18,7 @@ from planner.analyze.joined.nodes import LostNodes
 from planner.analyze.joined_files import layout_of, node_groups, rank_order, why_no_ranks
 from planner.analyze.replan.resharding import holdings, lacking_bytes, survives
 from planner.solver.answer.result import Plan
-from planner.solver.together.opened import OpenedJoined
+from planner.solver.together.opened import OpenedSeveral
 from planner.solver.together.records import JoinedPlan
 from planner.specs.inputs import ClusterInput
 
@@ -39,7 +39,7 @@ class NetworkMove:
 
 
 def network_move(
-    opened: OpenedJoined, gone: LostNodes, left: ClusterInput, target: JoinedPlan | Plan
+    opened: OpenedSeveral, gone: LostNodes, left: ClusterInput, target: JoinedPlan | Plan
 ) -> NetworkMove | str:
     """Return what it takes to get from a running plan to another; a reason where it is not known.
 
@@ -48,7 +48,7 @@ def network_move(
     for plan, cluster in ((opened.plan, opened.cluster), (target, left)):
         if isinstance(plan, JoinedPlan) and (why := why_no_ranks(plan, cluster)):
             return f"plan t{plan.rank}: {why}"
-    per_node = opened.cluster.cluster.pools[opened.joined.indices[0]].devices_per_node
+    per_node = opened.cluster.cluster.pools[opened.indices[0]].devices_per_node
     if isinstance(target, Plan) and target.layout.n_devices % per_node:
         return f"plan {target.rank} does not fill whole nodes"
     layouts = tuple(_layout(x, opened, per_node) for x in (opened.plan, target))
@@ -58,7 +58,7 @@ def network_move(
         for pool in opened.cluster.cluster.pools
     }
     after = list(_nodes(target, left, kept))
-    job, shape = opened.joined.problems[0].job, opened.model.shape
+    job, shape = opened.problems[0].job, opened.model.shape
     own, new = (holdings(x, shape, job.seq_len) for x in layouts)
     place = {node: i for i, node in enumerate(before)}
     old_node = np.array([place.get(node, -1) for node in after])
@@ -72,10 +72,7 @@ def network_move(
     total, most = float(lacking.sum()), float(lacking.max())
     if not survives(own, alive):
         return NetworkMove(total, most, None)
-    ports = {
-        pool.name: problem.pool.nic_bytes_per_s * per_node
-        for pool, problem in zip(opened.joined.mixed.pools, opened.joined.problems, strict=True)
-    }
+    ports = {x.pool.name: x.pool.nic_bytes_per_s * per_node for x in opened.problems}
     by_node = np.add.reduceat(lacking, np.arange(0, new.n_ranks, per_node))
     senders_s = sum(ports[pool] for (pool, _), ok in zip(before, is_alive, strict=True) if ok)
     times = [total / senders_s]
@@ -89,7 +86,7 @@ def network_move(
     return NetworkMove(total, most, max(times))
 
 
-def _layout(target: JoinedPlan | Plan, opened: OpenedJoined, per_node: int) -> Layout:
+def _layout(target: JoinedPlan | Plan, opened: OpenedSeveral, per_node: int) -> Layout:
     if isinstance(target, Plan):
         return target.layout
     return layout_of(target, opened.model, rank_order(target, per_node) or RANK_ORDERS[0])
@@ -115,9 +112,9 @@ def _nodes(
             yield name, places[i] if i < len(places) else -1 - i
 
 
-def _links_bytes_per_s(opened: OpenedJoined, name: str) -> float:
+def _links_bytes_per_s(opened: OpenedSeveral, name: str) -> float:
     """Return the bandwidth of all links of a pool to the others; 0 where it has none."""
-    names = [pool.name for pool in opened.joined.mixed.pools]
+    names = [pool.name for pool in opened.problem.pools]
     place = names.index(name)
-    links = opened.joined.mixed.links
+    links = opened.problem.links
     return sum(link.bytes_per_s for edge, link in links.items() if place in edge)

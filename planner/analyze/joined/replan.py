@@ -18,16 +18,23 @@ from planner.analyze.joined.moving import network_move
 from planner.analyze.joined.nodes import LostNodes, gained_nodes, lost_nodes
 from planner.analyze.replan.gained import Gained
 from planner.analyze.replan.replan import Via, crossing_s, open_options
+from planner.analyze.sharded.carried import carried_sharded
 from planner.documents import LibraryAnswer
 from planner.errors import UsageError
 from planner.option_names import option
 from planner.solver.answer.result import Plan, Result
 from planner.solver.execution import Execution
 from planner.solver.together.fewer import with_fewer_pipelines
-from planner.solver.together.opened import OpenedJoined, mixed_plan, plan_problem
+from planner.solver.together.opened import (
+    OpenedJoined,
+    OpenedSeveral,
+    mixed_plan,
+    plan_problem,
+)
 from planner.solver.together.plans import PlanRecords
 from planner.solver.together.ranking import value_of
 from planner.solver.together.records import JoinedPlan
+from planner.solver.together.replicas.opened import OpenedSharded
 from planner.specs.inputs import ClusterInput
 
 
@@ -159,7 +166,7 @@ class JoinedReplan(LibraryAnswer):
 
 
 def replan_joined(
-    opened: OpenedJoined,
+    opened: OpenedSeveral,
     execution: Execution,
     *,
     lost: int | Sequence[str],
@@ -183,7 +190,8 @@ def replan_joined(
     options = open_options(opened.options)
     result = solve_again(opened.model, left, options, execution)
     best = best_of(result, opened.options.objective, runs=bool(opened.plan.runs_on))
-    carried, reason = _carried_on(opened, left)
+    carry = carried_sharded if isinstance(opened, OpenedSharded) else _carried_on
+    carried, reason = carry(opened, left)  # type: ignore[arg-type]  # chosen by its type
     is_hit = _is_hit(opened, gone)
     move = _move(opened, best, left, is_loss=is_hit)
     moves = [_through(opened, gone, left, x, move, via) for x in (best, carried)]
@@ -208,7 +216,7 @@ def replan_joined(
 
 
 def _through(
-    opened: OpenedJoined,
+    opened: OpenedSeveral,
     gone: LostNodes,
     left: ClusterInput,
     target: Plan | JoinedPlan | None,
@@ -230,7 +238,7 @@ def _through(
     return replace(more, write_s=0.0, redo_s=0.0, stop_s=stop_s, via="network"), ""
 
 
-def _is_hit(opened: OpenedJoined, gone: LostNodes) -> bool:
+def _is_hit(opened: OpenedSeveral, gone: LostNodes) -> bool:
     """Tell whether a lost node is one of those that the plan uses, the first of each pool."""
     each = {pool.name: pool.devices_per_node for pool in opened.cluster.cluster.pools}
     used = {name: -(-n // each[name]) for name, n in opened.plan.devices.items()}
@@ -284,16 +292,16 @@ def _carried_on(opened: OpenedJoined, left: ClusterInput) -> tuple[JoinedPlan | 
 
 
 def _move(
-    opened: OpenedJoined, best: Plan | JoinedPlan | None, left: ClusterInput, *, is_loss: bool
+    opened: OpenedSeveral, best: Plan | JoinedPlan | None, left: ClusterInput, *, is_loss: bool
 ) -> JoinedMove:
     """Return what loading a checkpoint takes: the last one, with the work that is done again.
 
     Where the old plan lost nothing the change is planned, and one is written before.
     """
-    used = {opened.joined.indices[i]: opened.mixed.n_devices(i) for i in opened.mixed.pools}
+    used = opened.used
     operations = opened.cluster.operations
     first = operations[min(used)]
-    n_bytes = saved_bytes(opened.joined.problems[0])
+    n_bytes = saved_bytes(opened.problems[0])
     write_s = checkpoint_time_s(first, n_bytes, sum(used.values()))
     rate = sum(1.0 / job_mtbf_s(operations[i], n) for i, n in used.items())
     redo_s = best_interval_s(write_s, 1.0 / rate) / 2.0

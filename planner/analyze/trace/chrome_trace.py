@@ -168,14 +168,15 @@ def drawn_events(
     return named + timed, end_s
 
 
-def _us(seconds: float) -> float:
+def ticks_us(seconds: float) -> float:
     """Return a time on the grid, microseconds."""
     return round(seconds * 1e6 * TICKS_PER_US) / TICKS_PER_US
 
 
-def _complete(
+def complete_event(
     rank: int, tid: int, name: str, category: str, span_us: tuple[float, float], args: Event
 ) -> Event:
+    """Return a block of a thread of a process, from one time to another."""
     return {
         "ph": "X",
         "pid": rank,
@@ -207,7 +208,7 @@ def _block_events(
     """Yield the blocks of a rank on its compute thread, and their traffic."""
     several = len(step.wires) > pp
     for block in blocks:
-        span = _us(block.start_s), _us(block.end_s)
+        span = ticks_us(block.start_s), ticks_us(block.end_s)
         names = [
             f"{LETTERS[kind]}{micro}" + (f".{stage // pp}" if several else "")
             for stage, micro, kind in block.parts
@@ -215,14 +216,14 @@ def _block_events(
         args = [_part_args(step, pp, part) for part in block.parts]
         category = "+".join(_CATEGORIES[kind] for _, _, kind in block.parts)
         total = args[0] if len(args) == 1 else {"forward": args[0], "backward": args[1]}
-        yield _complete(rank, COMPUTE, " + ".join(names), category, span, total)
+        yield complete_event(rank, COMPUTE, " + ".join(names), category, span, total)
         for axis in ("tp", "cp", "ep"):
             wire = _wire(step, block, axis)
-            busy = min(span[1], _us(block.start_s + wire.exposed_s + wire.hidden_s))
+            busy = min(span[1], ticks_us(block.start_s + wire.exposed_s + wire.hidden_s))
             if busy > span[0]:
                 waits = {"waits_ms": wire.exposed_s * 1e3, "hidden_ms": wire.hidden_s * 1e3}
                 name = f"{axis} {' + '.join(names)}"
-                yield _complete(rank, THREADS[axis], name, axis, (span[0], busy), waits)
+                yield complete_event(rank, THREADS[axis], name, axis, (span[0], busy), waits)
 
 
 _CATEGORIES = {
@@ -253,7 +254,7 @@ def _counter_events(
         drawn = {0.0, peak[0]} | {time_s for b in shown for time_s in (b.start_s, b.end_s)}
         levels = [level for level in levels if level[0] in drawn]
     # Of several changes within a tick the last one stays.
-    for at_us, level in {_us(at_s): level for at_s, level in levels}.items():
+    for at_us, level in {ticks_us(at_s): level for at_s, level in levels}.items():
         yield {
             "ph": "C",
             "pid": rank,
@@ -271,10 +272,10 @@ def _hidden_events(
     for span in step.data_parallel[rank].hidden:
         if span.micros and not any(micro in micro_batches for micro in span.micros):
             continue
-        interval = _us(span.start_s), _us(span.end_s)
+        interval = ticks_us(span.start_s), ticks_us(span.end_s)
         if interval[1] > interval[0]:
             args = {"waits_ms": 0.0, "hidden_ms": (span.end_s - span.start_s) * 1e3}
-            yield _complete(rank, DP, f"dp {span.what} (hidden)", HIDDEN, interval, args)
+            yield complete_event(rank, DP, f"dp {span.what} (hidden)", HIDDEN, interval, args)
 
 
 def _after_events(step: StepTimeline, rank: int) -> Iterable[Event]:
@@ -282,10 +283,13 @@ def _after_events(step: StepTimeline, rank: int) -> Iterable[Event]:
     start_s = step.pipeline.end_s
     for i, (name, thread, seconds) in enumerate(step.after):
         last = i == len(step.after) - 1
-        span = _us(start_s), (start_s + seconds) * 1e6 if last else _us(start_s + seconds)
+        span = (
+            ticks_us(start_s),
+            (start_s + seconds) * 1e6 if last else ticks_us(start_s + seconds),
+        )
         start_s += seconds
         args = {"what": TERMS[name].title} if name in TERMS else {}
-        yield _complete(rank, THREADS[thread], name, "after the pipeline", span, args)
+        yield complete_event(rank, THREADS[thread], name, "after the pipeline", span, args)
 
 
 def _lanes(
@@ -298,9 +302,9 @@ def _lanes(
     out = []
     for message in shown:
         busy = free.setdefault(message.sender, [])
-        start = _us(message.start_s)
+        start = ticks_us(message.start_s)
         lane = next((i for i, until in enumerate(busy) if until <= start), len(busy))
-        busy[lane : lane + 1] = [_us(message.end_s)]
+        busy[lane : lane + 1] = [ticks_us(message.end_s)]
         out.append((message, lane))
     return out
 
@@ -308,7 +312,7 @@ def _lanes(
 def _message_events(step: StepTimeline, lanes: list[tuple[StageMessage, int]]) -> Iterable[Event]:
     """Yield each message on its sender, and the flow from there to the block that needs it."""
     starts = {
-        (stage, micro, kind == FORWARD): _us(block.start_s)
+        (stage, micro, kind == FORWARD): ticks_us(block.start_s)
         for blocks in step.pipeline.blocks
         for block in blocks
         for stage, micro, kind in block.parts
@@ -316,11 +320,11 @@ def _message_events(step: StepTimeline, lanes: list[tuple[StageMessage, int]]) -
     }
     for number, (message, lane) in enumerate(lanes, start=1):
         ahead = message.kind == FORWARD
-        span = _us(message.start_s), _us(message.end_s)
+        span = ticks_us(message.start_s), ticks_us(message.end_s)
         what = "activation" if ahead else "gradient"
         args = {"to": message.receiver, "micro_batch": message.micro}
         tid = P2P + lane
-        yield _complete(message.sender, tid, f"{what} {message.micro}", "pp", span, args)
+        yield complete_event(message.sender, tid, f"{what} {message.micro}", "pp", span, args)
         needs = starts[message.stage + (1 if ahead else -1), message.micro, ahead]
         flow = {"id": number, "name": what, "cat": "pp"}
         yield {"ph": "s", "pid": message.sender, "tid": tid, "ts": span[0]} | flow
@@ -334,14 +338,15 @@ def _names(
     """Yield the names of a process and of the threads that it uses."""
     n_layers = sum(layers[j] for j in stages)
     label = f"stage {rank}, {n_layers} layers"
-    yield _meta(rank, COMPUTE, "process_name", {"name": label})
-    yield _meta(rank, COMPUTE, "process_sort_index", {"sort_index": rank})
+    yield name_event(rank, COMPUTE, "process_name", {"name": label})
+    yield name_event(rank, COMPUTE, "process_sort_index", {"sort_index": rank})
     names = {tid: name for name, tid in THREADS.items()}
     for tid in used:
         name = names.get(tid, f"pp {tid - P2P + 1}")
-        yield _meta(rank, tid, "thread_name", {"name": name})
-        yield _meta(rank, tid, "thread_sort_index", {"sort_index": tid})
+        yield name_event(rank, tid, "thread_name", {"name": name})
+        yield name_event(rank, tid, "thread_sort_index", {"sort_index": tid})
 
 
-def _meta(rank: int, tid: int, name: str, args: Event) -> Event:
+def name_event(rank: int, tid: int, name: str, args: Event) -> Event:
+    """Return what names or orders a process or a thread."""
     return {"ph": "M", "pid": rank, "tid": tid, "name": name, "args": args}

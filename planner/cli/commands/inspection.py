@@ -25,9 +25,9 @@ def run_trace(reference: str, out: str, micro_batches: int) -> None:
     from planner.analyze.trace.chrome_trace import trace_json
 
     if joined := joined_opened(reference):
-        from planner.analyze.joined.timeline import joined_trace_json
+        from planner.analyze.several_pools import trace_several_json
 
-        plan_id, text = joined.plan.plan_id, joined_trace_json(joined, micro_batches)
+        plan_id, text = joined.plan.plan_id, trace_several_json(joined, micro_batches)
     else:
         _, _, problem, plan = opened_plan(reference)
         plan_id, text = plan.plan_id, trace_json(problem, plan, micro_batches)

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 from planner.solver.answer.result_store import joined_plan_of, plan_named, read_plan_reference
 
 if TYPE_CHECKING:
-    from planner.solver.together.opened import OpenedJoined
+    from planner.solver.together.opened import OpenedSeveral
 
 
-def joined_opened(reference: str) -> "OpenedJoined | None":
+def joined_opened(reference: str) -> "OpenedSeveral | None":
     """Return the plan over several pools that a PLAN argument names, priced again, if it does.
 
     Where the saved figures differ a note goes to stderr.
@@ -22,9 +22,9 @@ def joined_opened(reference: str) -> "OpenedJoined | None":
     return opened_joined(data, plan, plan_named(reference)[0])
 
 
-def joined_explanation(opened: "OpenedJoined", term: str, width: int) -> dict[str, Any]:
+def joined_explanation(opened: "OpenedSeveral", term: str, width: int) -> dict[str, Any]:
     """Return what `planner explain` says of it."""
-    from planner.analyze.joined.explanation import explain_joined
+    from planner.analyze.several_pools import explain_several
     from planner.render.answers.joined.explanation import joined_explanation_json
 
-    return joined_explanation_json(explain_joined(opened, term), width)
+    return joined_explanation_json(explain_several(opened, term), width)

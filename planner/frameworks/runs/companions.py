@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from planner.errors import SpecError
+from planner.frameworks.runs.replica_start import ReplicaStart, replica_start
 from planner.specs.yaml.document import read_text
 
 ENDINGS = ("json", "yaml", "yml", "toml", "py", "sh", "slurm", "sbatch", "txt", "conf", "env")
@@ -20,6 +21,10 @@ def files_beside(name: str, text: str) -> dict[str, str]:
     """
     folder = Path(name).resolve().parent
     entries: dict[str, str] = {}
+    if start := replica_start(text):
+        for own, _ in start.folders:
+            entries |= _files_of_kind(folder, own, start)
+        return entries
     waiting = [text]
     while waiting:
         for named in dict.fromkeys(_NAMED.findall(waiting.pop())):
@@ -32,6 +37,19 @@ def files_beside(name: str, text: str) -> dict[str, str]:
                         continue
                     waiting.append(entries[inside])
     return entries
+
+
+def _files_of_kind(folder: Path, own: str, start: ReplicaStart) -> dict[str, str]:
+    """Return the script of one kind of replica and what it names, by path from the start."""
+    script = folder / start.named(own)
+    if not _inside(script, folder, ""):
+        return {}
+    try:
+        text = read_text(str(script))
+    except SpecError:
+        return {}
+    found = {f"{own}/{path}": x for path, x in files_beside(str(script), text).items()}
+    return {start.named(own): text} | found
 
 
 def _inside(path: Path, folder: Path, own: str) -> str:

@@ -76,7 +76,8 @@ def read_recipe(
         raise SpecError(InputProblem(message, f"name one: {source}#NAME with {listed}", source))
     evaluator = _Evaluator(tree)
     config = evaluator.call(name, 0)
-    settings = with_sizes_in_sequences(with_set(flattened(_sections(config)), query.sets))
+    changed = _with_recompute(with_set(flattened(_sections(config)), query.sets))
+    settings = with_sizes_in_sequences(changed)
     settings.setdefault("model.name", _family(text, name))
     if backend := re.search(r"(?:get_attention_config\(|attn_backend=)\"(\w+)\"", text):
         settings.setdefault("model.attn_backend", backend[1])
@@ -84,6 +85,17 @@ def read_recipe(
     kind = f"torchtitan recipe ({name})"
     sizes = _written_sizes(constants, text)
     return run_of_settings(settings, source, kind, query, sizes, launched=launched)
+
+
+def _with_recompute(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return settings whose recomputation, where `--set` names it in a word, is that one."""
+    word = settings.get("activation_checkpoint")
+    policy = {"none": "none", "full": "full", "selective": "attention-core"}.get(str(word))
+    if policy is None:
+        return settings
+    others = {k: x for k, x in settings.items() if not k.startswith("activation_checkpoint")}
+    mode = {"activation_checkpoint.mode": word, "activation_checkpoint.policy": policy}
+    return {**others, **mode}
 
 
 def _written_sizes(constants: Mapping[str, Any], text: str) -> dict[str, Any]:

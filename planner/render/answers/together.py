@@ -309,7 +309,7 @@ def worth_grid(worth: Sequence[PoolWorth], limits: Mapping[str, float] = {}) -> 
         (x.pool, seconds(x.alone_s), seconds(x.without_s), "yes" if x.is_used else "left out")
         for x in worth
     )
-    return Grid(("pool", "alone s", "without it s", "used"), rows, "", (1, 2))
+    return Grid(("pool", "alone s", "without it s", "used"), rows, "Pools", (1, 2))
 
 
 def link_worth_text(link: LinkWorth) -> str:

@@ -3,12 +3,13 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from costmodels.mixed.layer_tables import Degrees
 from costmodels.mixed.plans import MixedPlan, MixedStage, PipelineKind
 from costmodels.mixed.prices import MixedPrice, table_of
 from costmodels.mixed.tables import MixedProblem, StageTable
+from costmodels.problem import Problem
 from planner.errors import SearchError
 from planner.solver.answer.result_store import read_options
 from planner.solver.options import SolveOptions
@@ -16,6 +17,8 @@ from planner.solver.recipes import one_recipe
 from planner.solver.together.plans import PlanRecords
 from planner.solver.together.problems import JoinedProblem, joined_problem
 from planner.solver.together.records import JoinedKind, JoinedPlan, Together
+from planner.solver.together.replicas.opened import OpenedSharded, price_sharded
+from planner.solver.together.words import accelerator_of, priced_note
 from planner.specs.inputs import ClusterInput, ModelInput
 from planner.specs.loader import cluster_from_dict, model_from_dict
 
@@ -47,60 +50,79 @@ class OpenedJoined:
         """Return what layers cost on each stage of a kind."""
         return [table_of(self.joined.mixed, stage, kind.mbs) for stage in kind.stages]
 
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """The job on each joined pool alone."""
+        return self.joined.problems
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """By joined pool: its place in the cluster."""
+        return self.joined.indices
+
+    @property
+    def used(self) -> dict[int, int]:
+        """Devices in use by the place of their pool in the cluster."""
+        return {self.indices[i]: self.mixed.n_devices(i) for i in self.mixed.pools}
+
     def part(self, pool: str) -> str:
         """Return the accelerator of a pool, by name."""
-        pools = self.cluster.cluster.pools
-        return next(x.accelerator.name for x in pools if x.name == pool)
+        return accelerator_of(self.cluster, pool)
 
     @property
     def note(self) -> str:
         """How far it is from what its answer says; empty where it is not."""
-        then, now = self.saved.step_time_s, self.plan.step_time_s
-        if abs(then - now) <= 1e-9 * then:
-            return ""
-        return (
-            f"plan t{self.plan.rank} was priced by another version or catalogue: step"
-            f" {then:.3f} s there, {now:.3f} s now; solve again to rank with today's figures"
-        )
+        return priced_note(self.saved, self.plan)
 
 
-def open_joined(data: Mapping[str, Any], plan: JoinedPlan, source: str) -> OpenedJoined:
+OpenedSeveral: TypeAlias = OpenedJoined | OpenedSharded
+"""A plan over several pools, of pipelines or of sharded replicas."""
+
+
+def open_joined(data: Mapping[str, Any], plan: JoinedPlan, source: str) -> OpenedSeveral:
     """Return a plan over several pools of a result, priced again from its inputs.
 
     Raises `SearchError` where its inputs do not give the plan, as after edits by hand.
     """
-    if plan.is_sharded:
-        raise SearchError(
-            f"{source}#t{plan.rank} is of sharded replicas: shown and written, but not opened",
-            "planner show says every term of it, planner emit writes its files",
-            code="not-modelled",
-        )
     inputs = data["inputs"]
     options = read_options(inputs["options"])
     read = model_from_dict(inputs["model"])
     model = one_recipe(read, options, "one job over several pools runs in one")
     cluster = cluster_from_dict(inputs["cluster"])
     together = Together.from_json(data["together"])
-    joined = plan_problem(model, cluster, options, together.joined, plan)
-    mixed = mixed_plan(plan, [pool.name for pool in joined.mixed.pools])
+    opened: OpenedSeveral
     wrong = SearchError(
         f"{source}#t{plan.rank}: edited by hand? Its inputs do not give this plan", "solve again"
     )
     try:
-        priced = joined.price(mixed)
-    except (KeyError, IndexError, ZeroDivisionError):
+        if plan.is_sharded:
+            opened = price_sharded((model, cluster, options), together, plan, read)
+        else:
+            opened = _price_pipelines((model, cluster, options), together, plan, read)
+    except (KeyError, IndexError, ArithmeticError, TypeError, ValueError):
         raise wrong from None
-    again = PlanRecords(read, cluster, joined, options.calibration).record(
-        mixed, priced, plan.rank
-    )
-    if again.plan_id != plan.plan_id:
+    if opened.plan.plan_id != plan.plan_id:
         raise wrong
-    return OpenedJoined(
-        model, cluster, options, together, joined, mixed, priced, again, saved=plan
-    )
+    return opened
 
 
-def opened_joined(data: Mapping[str, Any], plan: JoinedPlan, source: str) -> OpenedJoined:
+def _price_pipelines(
+    inputs: tuple[ModelInput, ClusterInput, SolveOptions],
+    together: Together,
+    plan: JoinedPlan,
+    identity: ModelInput,
+) -> OpenedJoined:
+    """Return a plan of pipelines, priced again; `identity` is the model that its id is of."""
+    model, cluster, options = inputs
+    joined = plan_problem(model, cluster, options, together.joined, plan)
+    mixed = mixed_plan(plan, [pool.name for pool in joined.mixed.pools])
+    priced = joined.price(mixed)
+    records = PlanRecords(identity, cluster, joined, options.calibration)
+    now = records.record(mixed, priced, plan.rank)
+    return OpenedJoined(model, cluster, options, together, joined, mixed, priced, now, saved=plan)
+
+
+def opened_joined(data: Mapping[str, Any], plan: JoinedPlan, source: str) -> OpenedSeveral:
     """Return `open_joined` for a command: a note on stderr where the saved figures differ."""
     opened = open_joined(data, plan, source)
     if opened.note:

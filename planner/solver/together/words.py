@@ -1,4 +1,4 @@
-"""Plans over several pools in a cell of a table."""
+"""Plans over several pools in a cell of a table or a note."""
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
@@ -6,6 +6,7 @@ from typing import Any
 
 from planner.solver.answer.reasons import stage_words
 from planner.solver.together.records import JoinedPlan, JoinedStage
+from planner.specs.inputs import ClusterInput
 
 
 def same_or_none(values: Sequence[Any]) -> Any:
@@ -37,3 +38,19 @@ def _run_text(run: list[JoinedStage], shard: int) -> str:
     degrees += [f"{axis}{n}" for axis in ("tp", "cp", "ep") if (n := getattr(first, axis)) > 1]
     again = [] if first.recompute == "none" else [first.recompute]
     return " ".join([first.pool, stage_words([x.layers for x in run]), *degrees, *again])
+
+
+def accelerator_of(cluster: ClusterInput, pool: str) -> str:
+    """Return the accelerator of a pool, by name."""
+    return next(x.accelerator.name for x in cluster.cluster.pools if x.name == pool)
+
+
+def priced_note(saved: JoinedPlan, now: JoinedPlan) -> str:
+    """Return how far a plan that was priced again is from what its answer says; "" where not."""
+    then_s, now_s = saved.step_time_s, now.step_time_s
+    if abs(then_s - now_s) <= 1e-9 * then_s:
+        return ""
+    return (
+        f"plan t{now.rank} was priced by another version or catalogue: step"
+        f" {then_s:.3f} s there, {now_s:.3f} s now; solve again to rank with today's figures"
+    )

@@ -13,6 +13,7 @@ from planner.render.nouns import noun_of
 from service.pages.answer.columns import list_columns_of, shown_digits
 from service.pages.answer.front import front_drawing
 from service.pages.answer.funnel import funnel
+from service.pages.answer.joined_plan import joined_plan_names
 from service.pages.answer.nothing_fits import nothing_fits_view
 from service.pages.answer.order import called, order_words
 from service.pages.answer.scatter import scatter
@@ -35,6 +36,7 @@ def listing(result: "Result") -> Data:
     chart = scatter(result) if result.plans else None
     return {
         "together": together_html(result, is_styled=False),
+        "joined": joined_plan_names(result),
         "card": answer_card(result),
         "runner": first_runner(result),
         "gpus": asked_gpus_text(result),

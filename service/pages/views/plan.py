@@ -9,9 +9,11 @@ from pydantic import BaseModel, ConfigDict
 
 from service.handlers import schemas
 from service.handlers.calls import CALLS, ServiceCall
+from service.handlers.joined_calls import open_joined_of
 from service.handlers.plan_calls import OpenedPlan, open_request_plan
 from service.handlers.problems import Fault, Refusal, refused
 from service.handlers.running_call import RunningCall
+from service.pages.answer.joined_plan import joined_plan_page, joined_trace_file
 from service.pages.figures import chart_data
 from service.pages.question import TOP
 from service.pages.render import render_page
@@ -68,16 +70,31 @@ def _opened(request: schemas.PlanOf, running: RunningCall) -> tuple[OpenedPlan, 
     """
     if request.solve is None:
         return open_request_plan(request, running), None
-    key = request.solve.model_dump_json()
+    data = _answered(request.solve, running)
+    request_plan = open_request_plan(schemas.PlanOf(result=data, plan=request.plan), running)
+    return replace(request_plan, stopped=data["stopped"]), data
+
+
+def _answered(question: schemas.SolveBody, running: RunningCall) -> Data:
+    """Return the answer of a question, remembered where it is one of the last."""
+    key = question.model_dump_json()
     data = _ANSWERS.get(key)
     if data is None:
-        data = CALLS["solve"].function(request.solve, running)
+        data = CALLS["solve"].function(question, running)
         if data["complete"]:
             _ANSWERS[key] = data
             while len(_ANSWERS) > MOST_ANSWERS:
                 _ANSWERS.pop(next(iter(_ANSWERS)))
-    request_plan = open_request_plan(schemas.PlanOf(result=data, plan=request.plan), running)
-    return replace(request_plan, stopped=data["stopped"]), data
+    return data
+
+
+def _opened_joined(request: schemas.PlanOf, running: RunningCall) -> tuple[Any, Data] | None:
+    """Return the plan over several pools of a request, and its answer; None for another."""
+    if request.solve is None:
+        return None
+    data = _answered(request.solve, running)
+    opened = open_joined_of(data, str(request.plan), "the result")
+    return (opened, data) if opened else None
 
 
 def plan_card(data: Data | None, rank: int) -> str:
@@ -106,6 +123,10 @@ def _plan_page(request: PlanPageBody, running: RunningCall) -> Data:
     from planner.render.plan_view.data import ViewOptions, plan_view
     from planner.render.plan_view.page import PageParts, plan_body
 
+    if joined := _opened_joined(request, running):
+        page = joined_plan_page(*joined, request.trace_link)
+        stopped = joined[1]["stopped"]
+        return {**page, **({"complete": False, "stopped": stopped} if stopped else {})}
     opened, data = _opened(request, running)
     framework = opened.options.framework
     model, cluster, problem, plan = opened.opened
@@ -137,6 +158,8 @@ def _plan_page(request: PlanPageBody, running: RunningCall) -> Data:
 def _trace(request: TraceBody, running: RunningCall) -> Data:
     from planner.render.plan_view.data import trace_file
 
+    if joined := _opened_joined(request, running):
+        return joined_trace_file(joined[0])
     opened, _ = _opened(request, running)
     _, _, problem, plan = opened.opened
     return {"name": f"{plan.plan_id}-step.json", "text": trace_file(problem, plan)}

@@ -14,7 +14,7 @@ from planner.analyze.joined_files import joined_files, joined_placement
 from planner.analyze.sharded_files import rank_batches
 from planner.cli.commands.plans import run_emit, show_files
 from planner.cli.files import write_files
-from planner.errors import EmitError, SearchError
+from planner.errors import EmitError
 from planner.solver.answer.result_store import joined_plan_of
 from tests.planner.solver.together.tiny import MODEL, cluster, pool
 
@@ -217,11 +217,3 @@ def test_names_that_lead_out_of_the_folder_are_refused(tmp_path):
     for name in ("../out.sh", "/tmp/out.sh", "a/../../out.sh"):
         with pytest.raises(EmitError):
             write_files(tmp_path, {name: "text"})
-
-
-def test_a_plan_that_is_not_opened_says_so(written):
-    from planner.solver.together.opened import open_joined
-
-    _, data, plan, _ = written
-    with pytest.raises(SearchError, match="sharded replicas"):
-        open_joined(data, plan, "last")

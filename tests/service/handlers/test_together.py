@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from google.protobuf import struct_pb2
 
 import planner
 from service.agents.tools import call_tool
@@ -64,10 +65,57 @@ def test_sharded_replicas_pass_through_the_calls():
     placed = call("place", {"result": found, "plan": "t1"})
     assert placed["groups"]["zero"]["n_members"] == plan["shard"]
     assert placed["groups"]["zero"]["tier"] != "between pools"
-    for name in ("explain", "trace"):
-        with pytest.raises(Refusal) as caught:
-            call(name, {"result": found, "plan": "t1"}, RunningCall())
-        assert "sharded replicas" in caught.value.detail
+    _check_sharded_calls(found)
+
+
+def _check_sharded_calls(found):
+    """Check the calls about one plan of sharded replicas."""
+    asked = {"result": found, "plan": "t1"}
+    step_s = found["together"]["plans"][0]["step_time_s"]
+    explained = call("explain", asked)
+    CALLS["explain"].answer.model_validate(explained)
+    assert explained["together"]["step_time_s"] == pytest.approx(step_s, rel=1e-12)
+    assert "sum of gradients over the replicas:" in explained["text"]
+    drawn = json.loads(call("trace", asked)["trace"])["otherData"]
+    assert drawn["trace_end_s"] == pytest.approx(step_s, rel=1e-9)
+    other = {"result": found, "plan": found["plans"][0]["plan_id"]}
+    compared = call("diff", {"a": asked, "b": other, "with_text": True})
+    CALLS["diff"].answer.model_validate(compared)
+    assert compared["a"]["step_time_s"] == pytest.approx(step_s, rel=1e-12)
+    moved = call("replan", {**asked, "lost": "old=1"})
+    CALLS["replan"].answer.model_validate(moved)
+    assert moved["nodes"]["pools"]["old"] == {"before": 2, "after": 1}
+    for body in (explained, compared, moved):
+        assert to_dict(message_of(body, struct_pb2.Struct)) == json.loads(json.dumps(body))
+
+
+def test_tools_take_sharded_replicas():
+    desk = new_desk()
+    pools = cluster({**NEW, "nodes": 2}, {**OLD, "nodes": 2})
+    asked = {"framework": "fsdp2", "pins": {"tp": 1, "cp": 1}, "top": 1, "pools": "together"}
+    files = {"model": json.dumps(MODEL), "cluster": json.dumps(pools)}
+    _, solved = call_tool("solve", {**asked, **files}, desk)
+    ref = solved["together"]["plans"][0]["ref"]
+    text, found = call_tool("explain", {"plan": ref}, desk)
+    assert found["binds"] == "compute"
+    assert "step time" not in text
+    assert sum(x["share"] for x in found["parts"]) == pytest.approx(1.0)
+    text, _ = call_tool("explain", {"plan": ref, "term": "exchange"}, desk)
+    assert text.startswith("exchange (time)")
+    _, compared = call_tool("compare", {"a": ref, "b": solved["plans"][0]["ref"]}, desk)
+    assert compared["winner"] == "a"
+    _, moved = call_tool("replan", {"plan": ref, "lost": "old=1"}, desk)
+    assert moved["verdict"] in ("move", "carry on")
+    _, drawn = call_tool("trace", {"plan": ref}, desk)
+    assert drawn["plan_id"] == found["plan_id"]
+    _, written = call_tool("emit", {"plan": ref, "for": ["fsdp2"]}, desk)
+    texts = written["files"]
+    beside = {name: x for name, x in texts.items() if name != "accelerate.sh"}
+    run = {"run": texts["accelerate.sh"], "name": "accelerate.sh", "files": beside, **files}
+    _, judged = call_tool("check", run, desk)
+    assert judged["accepted"]
+    assert judged["fits"]
+    assert judged["times_best"] == pytest.approx(1.0, rel=1e-6)
 
 
 def test_a_plan_over_several_pools_is_explained(answer):

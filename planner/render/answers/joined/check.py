@@ -1,11 +1,14 @@
 """An existing run over several pools: verdict, memory and time of each stage by its pool."""
 
 from planner.analyze.joined.check import JoinedReport
+from planner.analyze.joined.explanation import JoinedExplanation
 from planner.analyze.joined.standing import JoinedStanding
+from planner.analyze.sharded.explanation import ShardedExplanation
 from planner.documents import Blank, Paragraph, Part
 from planner.render.answers.check import change_parts, note_parts, refusal_parts, source_parts
 from planner.render.answers.joined.explanation import binding_parts, kind_parts, link_text
-from planner.render.answers.together import counted, plan_words
+from planner.render.answers.joined.replicas import deciding_parts, replica_parts
+from planner.render.answers.together import counted, plan_words, replicas_text
 from planner.solver.answer.reasons import shown_layout
 from planner.solver.together.words import pipelines_text
 from planner.units import GIB, format_percent
@@ -40,8 +43,9 @@ def _price_parts(report: JoinedReport) -> list[Part]:
     if report.repairs:
         label = "priced as the nearest that divides:"
         parts.append(Paragraph("; ".join(report.repairs), label=label))
+    stage = "" if isinstance(found, ShardedExplanation) else f"stage {full.stage} on "
     where = (
-        f"stage {full.stage} on {full.pool} needs {full.peak_bytes / GIB:.1f} of"
+        f"{stage}{full.pool} needs {full.peak_bytes / GIB:.1f} of"
         f" {full.usable_bytes / GIB:.1f} GiB usable"
     )
     free = 1.0 - full.peak_bytes / full.usable_bytes
@@ -56,12 +60,22 @@ def _price_parts(report: JoinedReport) -> list[Part]:
         Paragraph(memory),
         Paragraph(f"{plan.step_time_s:.3f} s, {each:,.0f} tokens/s/device", label="step"),
         Blank(),
-        *binding_parts(found),
+        *_opened_parts(found),
     ]
-    for i in range(1, len(plan.kinds) + 1):
-        parts += [Blank(), *kind_parts(found, i)]
     parts += [Blank(), *(Paragraph(link_text(x)) for x in found.links), Blank()]
     return [*parts, *_standing_parts(report), *change_parts(report)]
+
+
+def _opened_parts(found: JoinedExplanation | ShardedExplanation) -> list[Part]:
+    """Return what decides, and time and memory by kind of pipelines or replicas."""
+    plan = found.opened.plan
+    if isinstance(found, ShardedExplanation):
+        text = replicas_text(plan)
+        return [*deciding_parts(found), Blank(), Paragraph(text), *replica_parts(found)]
+    parts = list(binding_parts(found))
+    for i in range(1, len(plan.kinds) + 1):
+        parts += [Blank(), *kind_parts(found, i)]
+    return parts
 
 
 def _standing_parts(report: JoinedReport) -> list[Part]:
@@ -86,5 +100,6 @@ def _standing_parts(report: JoinedReport) -> list[Part]:
     if alone := standing.alone:
         shown = f"{alone.plan_id} {shown_layout(alone.layout)}, {alone.step_time_s:.3f} s"
         parts.append(Paragraph(shown, label=f"  best on {alone.pool} alone:"))
-    text = "planner solve MODEL CLUSTER --pools together --framework megatron"
+    name = report.run.framework
+    text = f"planner solve MODEL CLUSTER --pools together --framework {name}"
     return [*parts, Paragraph(text, label="all of them:")]

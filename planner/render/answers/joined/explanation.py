@@ -11,6 +11,7 @@ from planner.analyze.joined.explanation import (
     StageFigures,
 )
 from planner.analyze.joined.terms import TERM_TEXTS, term_values
+from planner.analyze.sharded.explanation import ShardedExplanation
 from planner.documents import Blank, Code, Grid, GridSpacing, Paragraph, Part
 from planner.render.answers.together import (
     MARK,
@@ -21,7 +22,7 @@ from planner.render.answers.together import (
     runner_text,
     worth_grid,
 )
-from planner.render.terminal import terminal_text
+from planner.render.document import text_of
 from planner.solver.together.plans import TERMS
 from planner.text_lines import WIDTH
 from planner.units import GIB, format_bandwidth, format_size
@@ -38,10 +39,12 @@ MEMORY_HEADS = (
 )
 
 
-def joined_explanation_json(explanation: JoinedExplanation, width: int = WIDTH) -> dict[str, Any]:
+def joined_explanation_json(
+    explanation: JoinedExplanation | ShardedExplanation, width: int = WIDTH
+) -> dict[str, Any]:
     """Return the explanation as JSON, with its text after the name of the term."""
     data = explanation.to_json()
-    text = terminal_text(joined_explanation_document(explanation), width)
+    text = text_of(explanation, width)
     return {"plan_id": data["plan_id"], "term": data["term"], "text": text, **data}
 
 
@@ -155,7 +158,7 @@ def _stage_grid(stages: list[StageFigures]) -> Grid:
             )
         )
     numeric = (0, *range(3, len(TIME_HEADS)))
-    return Grid(TIME_HEADS, tuple(rows), "", numeric, spacing=GridSpacing(indent=2))
+    return Grid(TIME_HEADS, tuple(rows), "Time by stage", numeric, spacing=GridSpacing(indent=2))
 
 
 def _once(stage: StageFigures) -> tuple[float, float, float, float]:
@@ -180,7 +183,9 @@ def _memory_grid(stages: list[StageFigures]) -> Grid:
             )
         )
     numeric = (0, 2, 3, 4, *range(6, len(MEMORY_HEADS)))
-    return Grid(MEMORY_HEADS, tuple(rows), "", numeric, spacing=GridSpacing(indent=2))
+    return Grid(
+        MEMORY_HEADS, tuple(rows), "Memory by stage", numeric, spacing=GridSpacing(indent=2)
+    )
 
 
 def link_text(link: LinkUse) -> str:

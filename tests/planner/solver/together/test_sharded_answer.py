@@ -1,5 +1,6 @@
 """Sharded replicas over several pools: what holds of every answer."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -194,8 +195,24 @@ def test_tables_card_and_rows_say_replicas(both):
     assert plans_csv(both).splitlines()[1].startswith("t1,")
 
 
-def test_other_commands_say_that_such_plans_are_not_opened(both):
+def test_plans_open_as_the_answer_has_them(both):
     data = both.to_json()
-    with pytest.raises(SearchError) as caught:
-        open_joined(data, joined_plan_of(data, "t1"), "last")
-    assert caught.value.code.endswith("not-modelled")
+    for rank, saved in enumerate(both.together.plans, 1):
+        opened = open_joined(data, joined_plan_of(data, f"t{rank}"), "last")
+        assert opened.note == ""
+        assert opened.plan.plan_id == saved.plan_id
+        assert opened.plan.step_time_s == pytest.approx(saved.step_time_s, rel=1e-12)
+        for now, then in zip(opened.plan.kinds, saved.kinds, strict=True):
+            assert now.time == pytest.approx(then.time, rel=1e-12)
+            assert now.stages[0].peak_bytes == pytest.approx(then.stages[0].peak_bytes)
+        assert opened.plan.links == saved.links
+
+
+def test_a_plan_that_was_edited_is_not_opened(both):
+    data = both.to_json()
+    plan = joined_plan_of(data, "t1")
+    kind = plan.kinds[0]
+    for change in ({"mbs": 2 * kind.mbs}, {"n_micro": 7}, {"pools": ("strange",)}):
+        more = replace(plan, kinds=(replace(kind, **change), *plan.kinds[1:]))
+        with pytest.raises(SearchError, match="edited by hand"):
+            open_joined(data, more, "last")

@@ -1,0 +1,1 @@
+"""Plans of sharded replicas over several pools, opened again."""
