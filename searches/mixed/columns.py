@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.capacity import Capacity
 from searches.mixed.cuts import CutBounds, Rows
+from searches.mixed.families import Family
 from searches.mixed.fills import least_slowest_s
 from searches.mixed.points import Cut, KeptPoints, Points
 from searches.mixed.structures import ROUNDING, Structures
@@ -25,6 +26,9 @@ from searches.mixed.tails import least_tail_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+
+ALONE = Family(1)
+"""Plans of one kind."""
 
 FLIGHTS = (1, 2, 3, 5, 9, 17, 33)
 """Least micro-batches of each class below the stages, of which the slowest stage is exact."""
@@ -36,7 +40,7 @@ AHEAD = 0.003
 """By how much longer the steps are for which cuts are looked at, of the step."""
 
 _BY_ROW = (
-    *("structure", "range", "first", "last", "kinds", "mbs", "pp", "slowest_s"),
+    *("base", "structure", "range", "first", "last", "kinds", "mbs", "pp", "slowest_s"),
     *("alone_s", "outside_s", "hop_s", "cut_alone", "cut", "known_s", "known_micro", "place"),
 )
 
@@ -130,6 +134,8 @@ class Columns:
             each.append((rows, np.full(len(rows), k), last[rows]))
         self.structure = np.concatenate([x[0] for x in each])
         self.range = np.concatenate([x[1] for x in each])
+        self.base = np.arange(len(self.structure))
+        """Number of the row among the columns of all families."""
         self.last = np.concatenate([x[2] for x in each]).astype(np.float64)
         starts = np.array([a for a, _ in self.ranges])
         steps = multiple[self.structure]
@@ -139,8 +145,8 @@ class Columns:
         self.sizes = np.append(sizes, float(most_kinds))
         self.mbs, self.pp = s.mbs[self.structure], s.pp[self.structure].astype(np.float64)
         self.slowest_s = s.slowest_s[self.structure]
-        self.n_kinds = 2
-        """Kinds of a plan of several: this many or more."""
+        self.family = Family(2)
+        """Of plans of several kinds: their number is that or more."""
         self._tails_s = least_tail_s(
             problem, ways, self.ranges, int(s.pp.max()), max(2, most_kinds)
         )
@@ -173,33 +179,39 @@ class Columns:
         for j in range(s.parts.shape[1]):
             own = s.parts[structure, j]
             result = np.minimum(result, np.where(own >= 0, tails[own, pp, range_], np.inf))
+        if n_kinds > 1 and self.family.crossing_s and not self.family.spanned:
+            # Some part holds as much as the mean, all of whose stages wait for its exchange.
+            n_parts = np.maximum(1, (s.counts[structure] > 0).sum(axis=1))
+            result = np.maximum(result, self.family.exchange_s[-1] / n_parts)
         return result
 
-    def of_kinds(self, n_kinds: int) -> "Columns":
-        """Return the columns of plans of so many kinds, each layer in as many groups.
+    def of_family(self, family: Family) -> "Columns":
+        """Return the columns of plans of a family.
 
-        Slowest stages that are known hold for any number; cuts are to be looked at anew.
+        Slowest stages that are known hold for any; cuts are to be looked at anew.
         """
         other = copy(self)
-        other.n_kinds = n_kinds
-        other.sizes = np.append(self.sizes[:-1], float(n_kinds))
-        tail_s = self._tail_s(n_kinds, self.structure, self.range)
-        pruned_s = self._tail_s(n_kinds, self._pruned["structure"], self._pruned["range"])
-        other.outside_s = self.problem.fixed_s + tail_s
+        other.family = family
+        other.sizes = np.append(self.sizes[:-1], float(family.n_kinds))
         other._points = KeptPoints()
-        other.cut = np.full(len(self), -1)
-        other.known_s, other.known_micro = np.zeros(len(self)), np.zeros(len(self))
-        other.slowest_s, other.place = self.slowest_s.copy(), self.place.copy()
         other._is_exact = [set(x) for x in self._is_exact]
-        nothing = np.zeros(len(pruned_s))
-        other._pruned = {
-            **self._pruned,
-            "outside_s": self.problem.fixed_s + pruned_s,
-            "cut": np.full(len(pruned_s), -1),
-            "known_s": nothing,
-            "known_micro": nothing,
-        }
+        other._pruned = {}
+        is_own = family.holds(self.structures.devices)
+        for name in _BY_ROW:
+            kept, pruned = getattr(self, name), self._pruned[name]
+            setattr(other, name, kept[is_own[self.structure]])
+            other._pruned[name] = pruned[is_own[self._pruned["structure"]]]
+        for get in (other.__dict__, other._pruned):
+            n = len(get["structure"])
+            tail_s = other._tail_s(family.n_kinds, get["structure"], get["range"])
+            get["outside_s"] = self.problem.fixed_s + tail_s
+            get["cut"] = np.full(n, -1)
+            get["known_s"], get["known_micro"] = np.zeros(n), np.zeros(n)
         return other
+
+    def rows_of(self, base: Ints) -> NDArray[np.intp]:
+        """Return the rows with some numbers among all columns."""
+        return np.flatnonzero(np.isin(self.base, base))
 
     def prune(self, time_s: float) -> None:
         """Leave out what gets nothing done in a step, nor in any shorter one.
@@ -300,7 +312,7 @@ class Columns:
         rows, worth = rows[is_two], worth[is_two]
         for i in range(0, len(rows), BLOCK):
             some = rows[i : i + BLOCK]
-            points = self._cuts.of(self._cut_rows(some), self.n_kinds)
+            points = self._cuts.of(self._cut_rows(some), self.family)
             n = np.minimum(self.micro(later_s, some), self._points_micro(later_s, some, points))
             self.known_s[some], self.known_micro[some] = later_s, n
             self.slowest_s[some] = np.maximum(self.slowest_s[some], points.few[0].min(axis=1))
@@ -318,7 +330,7 @@ class Columns:
         for i in range(0, len(rest), ENDS_BLOCK):
             own = rest[i : i + ENDS_BLOCK]
             some = rows[own]
-            exact = self._cuts.with_ends(self._cut_rows(some), self.n_kinds)
+            exact = self._cuts.with_ends(self._cut_rows(some), self.family)
             n = np.minimum(self.known_micro[some], self._points_micro(later_s, some, exact))
             self.known_micro[some] = n
             near = np.flatnonzero(n * self.mbs[some] > worth[own])
@@ -359,7 +371,7 @@ class Columns:
         rows = rows[(self.cut_alone[rows] < 0) & is_two]
         for i in range(0, len(rows), BLOCK):
             some = rows[i : i + BLOCK]
-            points = self._cuts.of(self._cut_rows(some), 1).efficient()
+            points = self._cuts.of(self._cut_rows(some), ALONE).efficient()
             self.cut_alone[some] = self._points_alone.add(points)
         return len(rows)
 

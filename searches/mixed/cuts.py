@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.capacity import Capacity, least_sums
+from searches.mixed.families import Family
 from searches.mixed.fills import Way, layer_times_s
 from searches.mixed.points import Points
 from searches.mixed.tails import ANY, FIRST, INNER, LAST, NOT_LAST, Ends, whole_layers_tail_s
@@ -147,11 +148,36 @@ class CutBounds:
         self._tails: dict[Ends, Floats] = {}
 
     def _tail_s(self, n_kinds: int, ends: Ends) -> Floats:
+        """Return what follows the pipeline in a stage of so many layers, by way and range."""
         if ends not in self._tails:
             self._tails[ends] = whole_layers_tail_s(
                 self._problem, self._ways, self._ranges, self._most_kinds, ends
             )
         return np.asarray(self._tails[ends][n_kinds - 1])
+
+    def _exchanges_s(self, cuts: _Cuts, family: Family) -> tuple[Floats, Floats]:
+        """Return the exchange of each part over the link between sites; 0 if it need not cross."""
+        if not family.crossing_s:
+            return np.zeros(1), np.zeros(1)
+        crosses = family.crosses([x.pool for x in self._ways])
+        exchange_s, n_first = family.exchange_s, np.where(cuts.has_two, cuts.first.layers, 0)
+        first_s, last_s = exchange_s[n_first], exchange_s[-1] - exchange_s[n_first]
+        return (
+            np.where(crosses[cuts.first.way], first_s, 0.0),
+            np.where(crosses[cuts.last.way], last_s, 0.0),
+        )
+
+    def _after_s(
+        self, family: Family, ends: Ends, stages: tuple[Ints, Ints, Ints], exchange_s: Floats
+    ) -> Floats:
+        """Return what follows the pipeline in stages (way, layers, range), with its exchange.
+
+        Over the NIC of a device, or `exchange_s` where that takes longer.
+        """
+        tail_s = self._tail_s(family.n_kinds, ends)[stages]
+        if not family.crossing_s:
+            return np.asarray(tail_s)
+        return np.asarray(np.maximum(tail_s, self._tail_s(1, ends)[stages] + exchange_s))
 
     def _cuts(self, rows: Rows) -> _Cuts:
         n_layers, times_s = self._problem.n_layers, self._capacity.times_s
@@ -178,7 +204,7 @@ class CutBounds:
         first, last = _Part(a, p, k, most), _Part(b, q, rest, most_rest)
         return _Cuts(rows, has_two, in_first, first, last, few_s, more_s, sums_s)
 
-    def of(self, rows: Rows, n_kinds: int) -> Points:
+    def of(self, rows: Rows, family: Family) -> Points:
         """Return slowest stage and all else of every cut, `(n, 2 (1 + n_layers))`.
 
         Of the last part some stage but the last of all holds c = ceil(k/q) layers; or those hold
@@ -190,19 +216,23 @@ class CutBounds:
         at_end = last.layers - (last.n_stages - 1) * (last.most - 1)
         at_end = np.clip(at_end, last.most, self._problem.n_layers)
         end_s = self._least_s[last.way, at_end] + self._head_s[last.way]
-        tails_s, with_head_s = (self._tail_s(n_kinds, x) for x in (NOT_LAST, ANY))
-        tail_s = np.where(cuts.in_first, tails_s[first.way, first.most, r], 0.0)
+        exchange_s, last_exchange_s = self._exchanges_s(cuts, family)
+        tail_s = self._after_s(family, NOT_LAST, (first.way, first.most, r), exchange_s)
+        tail_s = np.where(cuts.in_first, tail_s, 0.0)
         before_s = np.where(last.n_stages > 1, cuts.few_s, np.inf)
         few_s = np.concatenate([before_s, np.maximum(cuts.few_s, end_s)], axis=1)
         many_s = np.maximum(few_s, np.concatenate([cuts.more_s, cuts.more_s], axis=1))
-        tails = tails_s[last.way, last.most, r], with_head_s[last.way, at_end, r]
+        tails = [
+            self._after_s(family, ends, (last.way, n, r), last_exchange_s)
+            for ends, n in ((NOT_LAST, last.most), (ANY, at_end))
+        ]
         factor = self._problem.straggler_factor
         other_s = np.concatenate(
             [cuts.sum_s + np.maximum(tail_s, x) / factor for x in tails], axis=1
         )
         return Points(rows.n_last + 1, (few_s, other_s), (many_s, other_s))
 
-    def with_ends(self, rows: Rows, n_kinds: int) -> Points:
+    def with_ends(self, rows: Rows, family: Family) -> Points:
         """Return the same with what the stages at the ends of the model hold, nine of each cut.
 
         The first stage holds c = ceil(k/p) layers of its part or more; or c - 1; or fewer: what
@@ -213,18 +243,20 @@ class CutBounds:
             *(np.where(cuts.has_two, x, y) for x, y in zip(cuts.first, cuts.last, strict=True))
         )
         each = [
-            self._with_held(cuts, start, i, j, n_kinds) for i in range(CASES) for j in range(CASES)
+            self._with_held(cuts, start, (i, j), family)
+            for i in range(CASES)
+            for j in range(CASES)
         ]
         few_s, many_s, other_s = (np.concatenate(x, axis=1) for x in zip(*each, strict=True))
         return Points(rows.n_last + 1, (few_s, other_s), (many_s, other_s))
 
     def _with_held(
-        self, cuts: _Cuts, start: _Part, i: int, j: int, n_kinds: int
+        self, cuts: _Cuts, start: _Part, cases: tuple[int, int], family: Family
     ) -> tuple[Floats, Floats, Floats]:
         """Return slowest stage, with few and many micro-batches, and all else in one case."""
         rows, last = cuts.rows, cuts.last
         r, later = rows.range[:, None], (rows.n_last + 1)[:, None]
-        (held, most), (held_last, most_last) = start.held(i), last.held(j)
+        (held, most), (held_last, most_last) = start.held(cases[0]), last.held(cases[1])
         # Of one part the other stages are those between its ends.
         both = np.where(cuts.has_two, most, most + most_last)
         between = start.n_stages - np.where(cuts.has_two, 1, 2)
@@ -242,12 +274,15 @@ class CutBounds:
             few_s = np.maximum(few_s, times_s[way, r, 1, n])
         few_s = np.where(is_possible, np.maximum(few_s, cuts.few_s), np.inf)
         more_s = np.maximum(cuts.more_s, np.where(cuts.has_two, times_s[a, r, later, inner], 0.0))
+        exchange_s, last_exchange_s = self._exchanges_s(cuts, family)
+        start_exchange_s = np.where(cuts.has_two, exchange_s, last_exchange_s)
         tail_s = np.maximum(
-            self._tail_s(n_kinds, FIRST)[a, held, r], self._tail_s(n_kinds, LAST)[b, held_last, r]
+            self._after_s(family, FIRST, (a, held, r), start_exchange_s),
+            self._after_s(family, LAST, (b, held_last, r), last_exchange_s),
         )
-        between_s = self._tail_s(n_kinds, INNER)
-        for way, n in ((a, inner), (b, inner_last)):
-            tail_s = np.maximum(tail_s, np.where(n > 0, between_s[way, n, r], 0.0))
+        for way, n, own_s in ((a, inner, start_exchange_s), (b, inner_last, last_exchange_s)):
+            between_s = self._after_s(family, INNER, (way, n, r), own_s)
+            tail_s = np.maximum(tail_s, np.where(n > 0, between_s, 0.0))
         other_s = cuts.sum_s + tail_s / self._problem.straggler_factor
         return few_s, np.maximum(few_s, more_s), other_s
 

@@ -21,6 +21,7 @@ from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt, MixedAnswer, MixedOptions, Stop
 from searches.mixed.bound import least_step_s
 from searches.mixed.columns import Columns
+from searches.mixed.families import families_of
 from searches.mixed.fills import ways_of
 from searches.mixed.grids.search import search_grids
 from searches.mixed.several import FULL, QUICK, Effort, search_several
@@ -95,7 +96,8 @@ class MixedSearch:
             return single_s
         fluid_s, high_s = _fluid_s(columns), best.step_s
         columns.prune(high_s if high_s < math.inf else FLUID_MOST * fluid_s)
-        self._families = [columns.of_kinds(n) for n in range(options.most_kinds, 1, -1)]
+        families = families_of(problem, structures.ways, options.most_kinds, fluid_s)
+        self._families = [columns.of_family(x) for x in families]
         return min(single_s, _search_several(self._families, options, best, halt, FULL))
 
     def without(self, pool: int, problem: MixedProblem, stop: Stop | None = None) -> MixedAnswer:
@@ -144,7 +146,7 @@ def _fluid_s(columns: Columns) -> float:
 def _search_several(
     families: Sequence[Columns], options: MixedOptions, best: BestPlans, halt: Halt, effort: Effort
 ) -> float:
-    """Search plans of several kinds, by their number; return the bound.
+    """Search plans of several kinds by families; return the bound.
 
     The first family is bounded as well as can be, the others only as far as it is.
     """
@@ -152,7 +154,10 @@ def _search_several(
     high_s = best.step_s if best.step_s < math.inf else FLUID_MOST * fluid_s
     least_s, least = least_step_s(families[0], fluid_s, high_s, halt)
     for columns in families[1:]:
-        least_s, _ = least_step_s(columns, fluid_s, least_s, halt, least_s, least.active)
+        active = columns.rows_of(least.columns.base[least.active])
+        one_s, one = least_step_s(columns, fluid_s, least_s, halt, least_s, active)
+        if one_s < least_s:
+            least_s, least = one_s, one
     if not halt():
         search_several(
             families[0].problem, (least_s, least), options.most_kinds, best, halt, effort
