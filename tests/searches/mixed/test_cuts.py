@@ -12,6 +12,7 @@ from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import fits, price
 from searches.mixed.answer import pipelines_of
 from searches.mixed.columns import Columns
+from searches.mixed.families import Family
 from searches.mixed.fills import fastest_fill, ways_of
 from searches.mixed.structures import structures_of
 from searches.mixed.tails import FIRST, least_sync_s
@@ -64,7 +65,8 @@ def _place(columns: Columns, kind: PipelineKind) -> int:
 @pytest.mark.parametrize("seed", [*range(4), *map(slow, range(4, 40))])
 def test_no_kind_of_a_plan_gets_more_done_than_its_column(seed, n_kinds):
     problem, chance = random_problem(seed), random.Random(seed)
-    columns = Columns(problem, structures_of(problem, ways_of(problem), 2), 3).of_kinds(n_kinds)
+    base = Columns(problem, structures_of(problem, ways_of(problem), 2), 3)
+    columns = base.of_family(Family(n_kinds))
     every = list(every_kind(problem))
     n_compared = 0
     for _ in range(60):
@@ -93,7 +95,7 @@ def test_no_kind_of_a_plan_gets_more_done_than_its_column(seed, n_kinds):
 def test_more_kinds_of_pipelines_get_less_done_each():
     problem = random_problem(3)
     columns = Columns(problem, structures_of(problem, ways_of(problem), 2), 3)
-    two, three = (columns.of_kinds(n) for n in (2, 3))
+    two, three = (columns.of_family(Family(n)) for n in (2, 3))
     assert (three.outside_s >= two.outside_s).all()
     assert (three.outside_s > two.outside_s).any()
     assert (two.sizes[-1], three.sizes[-1]) == (2.0, 3.0)
