@@ -15,7 +15,7 @@ from searches.mode_rules import with_open_modes
 from searches.options import AXES
 from searches.rules import Context, rules_that_break
 from searches.search import search
-from tests.repeats import examples
+from tests.repeats import slow
 from tests.searches import oracle, oracle_models
 from tests.searches.certificate import check_certificate
 from tests.searches.instances import (
@@ -218,11 +218,11 @@ def drawn(c: Context, n: int, seed: int) -> list[Layout]:
     return list(found)
 
 
+@pytest.mark.parametrize("n", [10, slow(40)])
 @pytest.mark.parametrize("name", of_which(("eager-dense", "moe"), MODELS))
-def test_random_plans_have_the_numbers_of_the_oracle(name):
+def test_random_plans_have_the_numbers_of_the_oracle(name, n):
     """In one table and alone: closed form, exact step, terms, memory of every rank."""
     c = MODELS[name]
-    n = examples(40)
     layouts = drawn(c, n, seed=len(name))
     assert len(layouts) == n
     table = PlanTable.from_layouts(layouts)
