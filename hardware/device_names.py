@@ -73,7 +73,8 @@ def load_device_names() -> DeviceNames:
     """Read the file that is installed with the package."""
     import yaml  # 20 ms, and only importers need it
 
-    content: Mapping[str, Any] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    content: Mapping[str, Any] = yaml.load(_FILE.read_text(encoding="utf-8"), loader)
     parts = load_catalogue().accelerators
     forms = []
     for family, entry in content.items():

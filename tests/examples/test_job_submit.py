@@ -181,9 +181,9 @@ def test_gpus_are_said_as_the_release_reads_them(curl: Path, release: str, gpus:
 
 
 def test_what_does_not_fit_is_refused_with_what_would_help(curl: Path) -> None:
-    result = planner.solve("llama3-70b", "h100-x8", top=1)
+    result = planner.solve("llama3-8b", "1xh100", top=1)
     answer(curl, result.to_json())
-    job = Job(SCRIPT.format("model=llama3-70b cluster=h100-x8"))
+    job = Job(SCRIPT.format("model=llama3-8b cluster=1xh100"))
     assert job.submit() == -1
     assert result.relaxations[0].change in job.said[0]
     assert job.fields["min_nodes"] == 5

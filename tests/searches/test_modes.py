@@ -15,6 +15,7 @@ from searches.mode_rules import with_open_modes
 from searches.options import AXES
 from searches.rules import Context, rules_that_break
 from searches.search import search
+from tests.repeats import slow
 from tests.searches import oracle, oracle_models
 from tests.searches.certificate import check_certificate
 from tests.searches.instances import (
@@ -217,12 +218,13 @@ def drawn(c: Context, n: int, seed: int) -> list[Layout]:
     return list(found)
 
 
+@pytest.mark.parametrize("n", [10, slow(40)])
 @pytest.mark.parametrize("name", of_which(("eager-dense", "moe"), MODELS))
-def test_random_plans_have_the_numbers_of_the_oracle(name):
+def test_random_plans_have_the_numbers_of_the_oracle(name, n):
     """In one table and alone: closed form, exact step, terms, memory of every rank."""
     c = MODELS[name]
-    layouts = drawn(c, 40, seed=len(name))
-    assert len(layouts) == 40
+    layouts = drawn(c, n, seed=len(name))
+    assert len(layouts) == n
     table = PlanTable.from_layouts(layouts)
     scores = score(c.problem, shape_terms(c.problem, table.shapes, table.shardings), table)
     for row, layout in enumerate(layouts):

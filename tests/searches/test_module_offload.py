@@ -11,6 +11,7 @@ from costmodels.shape_terms import shape_terms
 from costmodels.step import needed_host_bytes, score
 from searches.rules import Context, rules_that_break
 from searches.search import search
+from tests.repeats import slow
 from tests.searches import oracle, oracle_models
 from tests.searches.certificate import check_certificate
 from tests.searches.instances import (
@@ -176,12 +177,13 @@ def drawn(c: Context, n: int, seed: int) -> list[Layout]:
     return list(found)
 
 
+@pytest.mark.parametrize("n", [8, slow(30)])
 @pytest.mark.parametrize("name", of_which(("dense",), MODELS))
-def test_random_plans_have_the_numbers_of_the_oracle(name):
+def test_random_plans_have_the_numbers_of_the_oracle(name, n):
     """In one table and alone: closed form, exact step, terms, memory of every rank, the host's."""
     c = model(name)
-    layouts = drawn(c, 30, seed=len(name))
-    assert len(layouts) == 30
+    layouts = drawn(c, n, seed=len(name))
+    assert len(layouts) == n
     table = PlanTable.from_layouts(layouts)
     scores = score(c.problem, shape_terms(c.problem, table.shapes, table.shardings), table)
     for row, layout in enumerate(layouts):

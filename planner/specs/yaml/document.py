@@ -30,6 +30,9 @@ MAX_NODES = 50_000
 """Most values in a document with all aliases written out: nested aliases cannot explode."""
 MAX_DEPTH = 30
 """Deepest nesting of mappings and lists."""
+MAX_OPEN_BRACKETS = 400
+"""Most brackets and braces open at once that are read on: PyYAML looks through all of them at each
+further one, and ends at about 490 where Python's stack does."""
 MAX_NUMBER_CHARACTERS = 64
 """Longest text that is looked at as a number."""
 
@@ -43,6 +46,11 @@ class _Loader(yaml.SafeLoader):
     """Composes nodes; scalars resolve by the YAML 1.2 core rules with `_` allowed in numbers."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012  the name is PyYAML's
+
+    def fetch_flow_collection_start(self, TokenClass: type[yaml.Token]) -> None:
+        if self.flow_level >= MAX_OPEN_BRACKETS:
+            raise RecursionError
+        super().fetch_flow_collection_start(TokenClass)
 
 
 for _name, _pattern, _first in (

@@ -426,7 +426,7 @@ def test_the_answer_holds_its_plan_and_its_command(question: str) -> None:
     assert again.best.plan_id == asked.plan.plan_id
 
 
-@pytest.mark.parametrize("question", of_which(("devices", "micro-batch"), OF_PRETRAINING))
+@pytest.mark.parametrize("question", of_which(("devices",), OF_PRETRAINING))
 def test_same_question_same_bytes(question: str) -> None:
     asked = answer(question)
     again = planner.recommend(asked.question, "llama3-8b", "h100-x8")

@@ -45,7 +45,8 @@ def test_captures(width: int, cache: str, monkeypatch: pytest.MonkeyPatch) -> No
         check_snapshot(FOLDER / f"{name}-{width}.txt", done.stdout)
     # A word that was cut at the edge is none of the words of a wide window.
     monkeypatch.setenv("COLUMNS", "200")
-    for name in ("nothing-fits", "evaluate", "rule", "first-steps"):
+    again = ("nothing-fits",) if width > min(WIDTHS) else ()  # seconds each time
+    for name in (*again, "evaluate", "rule", "first-steps"):
         assert words[name] <= set(re.findall(r"[a-z]{4,}", run_here(*COMMANDS[name]).stdout))
 
 

@@ -209,7 +209,7 @@ class TestPartsOfDomains:
             "gb200-nvl72-x576",
             top=1,
             overrides=(("pools.0.nodes", "16"),),
-            pins={"ep": 32, "tp": 1},
+            pins={"ep": 32, "tp": 1, "mbs": 1, "zero": 1},
         )
         model, _, problem, plan = reopened(result)
         assert problem.pool.scale_up_domain == 64

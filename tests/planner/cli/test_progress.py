@@ -104,7 +104,7 @@ def test_a_terminal_sees_the_line_of_validate_and_a_pipe_does_not(
 ) -> None:
     file = tmp_path / "points.csv"
     lines = (DATA / "points.csv").read_text().splitlines(keepends=True)
-    file.write_text("".join(lines[:60]))
+    file.write_text("".join(lines[:12]))
     monkeypatch.setattr("planner.cli.progress.AFTER_S", 0.0)
     monkeypatch.setattr("planner.cli.progress.EVERY_S", 0.0)
     run_validate(str(file))

@@ -90,6 +90,7 @@ def test_anchors_are_copies():
         ("", ["f.yaml: the file is empty"]),
         ("# only a comment\n", ["empty"]),
         ("a: &a [*a]\n", ["nested deeper"]),
+        ("[" * 100 + "]" * 100, ["nested deeper"]),
         ("[" * 5000, ["nested too deeply"]),
         ("a: !!python/object:os.system x\n", ["f.yaml:1:4: a:", "not supported"]),
         ("a: !!binary aGk=\n", ["!!binary is not supported"]),

@@ -22,9 +22,13 @@ SPEC = {
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory):
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("sweep") / "halls.jsonl"
+
+
+@pytest.fixture(scope="module")
+def rows(out):
     """The rows of a grid of pool sizes and bandwidths, in the order of the design."""
-    out = tmp_path_factory.mktemp("sweep") / "halls.jsonl"
     found = planner.sweep(SPEC, out, executor="serial")
     names = list(found.values)
     return [dict(zip(names, x, strict=True)) for x in zip(*found.values.values(), strict=True)]
@@ -71,9 +75,8 @@ def test_proven_is_what_is_proven_of_both(rows):
         assert (row["gap"] is None) == row["proven"]
 
 
-def test_reports_take_such_rows(tmp_path):
-    out = tmp_path / "halls.jsonl"
-    planner.sweep(SPEC, out, executor="serial")
+@pytest.mark.usefixtures("rows")
+def test_reports_take_such_rows(out):
     assert "new" in planner.report(out)
 
 

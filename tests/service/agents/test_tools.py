@@ -193,9 +193,9 @@ def test_the_last_result_is_the_users_over_stdio_and_nobodys_over_http(
     with_cache(monkeypatch, tmp_path)
     here = new_desk(opens_files=True, shares_cache=True)
     ref = call_tool("solve", {**SMALL, "top": 1}, here)[1]["plans"][0]["ref"]
-    named = call_tool("explain", {"plan": ref}, here)
-    assert call_tool("explain", {"plan": "last#1"}, here) == named
+    named = call_tool("place", {"plan": ref}, here)
+    assert call_tool("place", {"plan": "last#1"}, here) == named
     later = new_desk(opens_files=True, shares_cache=True)
-    assert call_tool("explain", {"plan": ref}, later) == named
+    assert call_tool("place", {"plan": ref}, later) == named
     assert refused("explain", {"plan": "last#1"})["problems"][0]["field"] == "plan"
     assert refused("explain", {"plan": ref})["problems"][0]["field"] == "plan"

@@ -87,7 +87,7 @@ def test_a_transaction_that_fails_tells_nothing(open_store: OpenStore):
     assert len(told(process, start)) == 1
 
 
-@pytest.mark.parametrize("n_jobs", [6, slow(25)])
+@pytest.mark.parametrize("n_jobs", [3, slow(25)])
 def test_a_watcher_misses_nothing_however_many_change_jobs_at_once(
     open_store: OpenStore, n_jobs: int
 ):

@@ -115,8 +115,9 @@ _NOTHING = (None, 0, "", "none", "None")
 def key_refusals(config: Config) -> list[InputProblem]:
     """Return a problem for each key that may change the model and is not read."""
     results: list[InputProblem] = []
+    read = _read_names(config) | {*config.rules.ignored}
     for name, value in _flat(config):
-        if why := _why_not(config, name, value):
+        if why := "" if name in read else _why_not(config, name, value):
             path: KeyPath = (*config.path, *name.split("."))
             message = f"{shown_value(value)}: {why}"
             has_size = name in _ALL_NAMES or _meaning(name) in _LARGE
@@ -195,9 +196,7 @@ _ALL_NAMES = frozenset(
 
 
 def _why_not(config: Config, name: str, value: Any) -> str:
-    """Return why a key is refused; nothing for one that is read or harmless."""
-    if name in _read_names(config) or name in config.rules.ignored:
-        return ""
+    """Return why a key that is not read is refused; nothing for one that is harmless."""
     if name in _SWITCHES:
         meant = _SWITCHES[name](config)
         if value is None or meant is None or bool(value) == meant:

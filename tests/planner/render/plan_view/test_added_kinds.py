@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 
 import pytest
 
@@ -69,6 +70,7 @@ def retention() -> Iterator[None]:
     del LAYER_KINDS["retention"]
 
 
+@cache
 def opened(runs: str, **pins: object) -> tuple[PlanView, Plan]:
     loaded = load_model("llama3-8b").document
     model = {key: value for key, value in loaded["model"].items() if value is not None}

@@ -4,8 +4,13 @@ import pytest
 
 import planner
 from planner.errors import UsageError
+from planner.solver.execution import Execution
+from planner.solver.options import SolveOptions
 from planner.solver.request import SolveRequest
+from planner.solver.solve import Extent, solve_inputs
+from planner.specs.loader import load_cluster, load_model
 from planner.sweeps.scaling.batch import answered, batch_cells
+from searches.executors.executor import SerialExecutor
 from tests.repeats import slow
 
 ASKED = ({"small": "llama3-8b"}, {"h100": "h100-x8", "words": "8xa100"}, [8, 7])
@@ -95,7 +100,9 @@ def test_what_makes_no_sense_is_refused(jobs, clusters, counts, said):
 
 def test_where_the_states_alone_are_too_large_nothing_is_searched(monkeypatch):
     cells = batch_cells({"large": "llama3-405b"}, {"h100": "h100-x8"}, [8], SolveRequest())
-    assert not planner.solve("llama3-405b", "h100-x8", pins={"devices": 8}).plans
+    inputs = load_model("llama3-405b"), load_cluster("h100-x8")
+    options, extent = SolveOptions(pins={"devices": 8}), Extent(reasons=False)
+    assert not solve_inputs(*inputs, options, Execution(SerialExecutor()), extent=extent).plans
     monkeypatch.setattr("planner.sweeps.scaling.batch_rows.search", pytest.fail)
     (row,) = answered(cells).rows
     assert (row["status"], row["plan_id"]) == ("nothing fits", None)
