@@ -39,16 +39,36 @@ class KeptBytes(NamedTuple):
     """K: optimizer states with the master copy, and what is sharded with them."""
 
 
+MASTER_BYTES = 4.0
+"""Of fp32 weights, which a recipe with a master copy counts among its states."""
+PROGRAM_BYTES = 0.75 * 2**30
+"""What a runtime of compiled steps keeps of a device for itself."""
+
+
+def context_bytes(stack: StackProfile) -> float:
+    """Return what software takes on every device that no tensor explains, bytes.
+
+    A driver's context, kernels and workspaces; a compiled step brings what it needs itself.
+    """
+    return PROGRAM_BYTES if stack.memory_plan == "phases" else stack.context_bytes
+
+
 def param_bytes_kept(recipe: Recipe, stack: StackProfile = FUSED) -> KeptBytes:
     """Return what a parameter takes by kind, before sharding.
 
     FSDP2 casts its master copy at every gather. Where a recipe copies gradients for the update,
-    `StackProfile.grad_copies` says what is kept of both.
+    `StackProfile.grad_copies` says what is kept of both. Where a compiler plans the memory of a
+    step, weights are fp32, and what else there is of them lives within the step
+    (`costmodels.phases`).
 
     >>> from costmodels.precision import RECIPES
     >>> param_bytes_kept(RECIPES["fp16", "adam"])
     KeptBytes(weights=2, shard_weights=2, grads=2.0, states=16.0)
     """
+    if stack.memory_plan == "phases":
+        master = MASTER_BYTES if recipe.has_master_copy else 0.0
+        weights = master or recipe.param_bytes
+        return KeptBytes(weights, weights, 0.0, recipe.state_bytes - master)
     cast = bool(stack.sharded_units) and recipe.has_master_copy
     copy, grads, states = recipe.grad_copy_bytes, recipe.grad_bytes, recipe.state_bytes
     if copy and stack.grad_copies == "sharded":

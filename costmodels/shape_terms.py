@@ -33,6 +33,7 @@ from costmodels.layers.params import expert_linear_params, expert_params, padded
 from costmodels.offload.optimizer import HostUpdate, gradients_leave, host_state_bytes, host_update
 from costmodels.optimizers.groups import GroupTerms, Part, group_terms
 from costmodels.parameters import embedding_params, head_params, lookup_params
+from costmodels.phases import Held, PhaseBytes, head_matrix, largest_matrix, phase_bytes
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.precision import ONE_LAYOUT_GENERATIONS
 from costmodels.problem import Problem, Problems, over_kinds
@@ -112,6 +113,8 @@ class ShapeTerms:
     groups: GroupTerms | None = None
     """What an optimizer by groups of parameters takes more, by sharding and kind; None where all
     parameters take the same. `state_bytes`, `optimizer_s` and `data_parallel` have it."""
+    phases: PhaseBytes | None = None
+    """What the moments of a step that a compiler lays out hold, by sharding and kind."""
 
     def alone(self, shape: int, sharding: int) -> "ShapeTerms":
         """Return the terms of one shape with one sharding, as if there were no others."""
@@ -167,6 +170,7 @@ class ShapeTerms:
             frozen_bytes=cut(self.frozen_bytes),
             host_update=cut(self.host_update),
             groups=cut(self.groups),
+            phases=cut(self.phases),
         )
 
 
@@ -647,12 +651,36 @@ def tuned_states(
     }
 
 
+def step_phases(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
+) -> PhaseBytes | None:
+    """Return what the moments of a step hold beside its terms; None where terms are summed."""
+    if problem.stack.memory_plan != "phases":
+        return None
+    shape, is_sharded = problem.shape, shardings.zero[:, None, None] >= 3
+
+    def over(ranks: Ints) -> Floats:
+        return np.where(is_sharded, shardings.shard(ranks).astype(np.float64)[..., None], 1.0)
+
+    shard, matrix = over(shapes.replicas), head_matrix(shape, shapes.tp)[:, None]
+    ends = kinds.has_embedding * lookup_params(shape, problem.job.seq_len, shapes.tp)[:, None]
+    head = kinds.has_head * matrix
+    ends = ends + head * ((shapes.pp[:, None] > 1) | (not shape.tied))
+    layers = np.maximum(0.0, kind_params(problem, shapes, kinds) - ends) / shard
+    layers = layers + kind_expert_params(problem, shapes, kinds) / over(expert_copies(shapes))
+    gathered = np.where(is_sharded, largest_matrix(shape, shapes)[:, None], 0.0)
+    held = Held(layers, ends / shard, head / shard, head, gathered)
+    return phase_bytes(problem.job.recipe, held)
+
+
 def _unit_bytes(
     problem: Problem, shapes: ShapeTable, shardings: ShardingTable, ends: Floats
 ) -> Floats:
     """Return whole units of ZeRO 2 and 3 by sharding and shape; `ends` are parameters."""
     zero, tuning = shardings.zero[:, None], problem.job.tuning
     largest = largest_layer_params(problem.shape, shapes)
+    if problem.stack.memory_plan == "phases":
+        return np.zeros((len(zero), len(largest)))
     if tuning is None:
         return memory.zero3_working_bytes(problem.job.recipe, largest, ends, zero)
     linear = np.zeros_like(largest)
@@ -1200,7 +1228,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         pipeline_group=pipeline_group,
         hop_latency_s=latency,
         hop_s_per_byte=per_byte,
-        overhead_bytes=stack.context_bytes + stack.communicator_bytes * communicators,
+        overhead_bytes=memory.context_bytes(stack) + stack.communicator_bytes * communicators,
         layers_again=_layers_again(kinds),
         quantized_bytes=quantized_bytes(problem, shapes, kinds, zero),
         experts=routed,
@@ -1209,4 +1237,5 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         host_update=_host_update(
             problem, shapes, shardings, params, routed.params if routed else None
         ),
+        phases=step_phases(problem, shapes, shardings, kinds),
     )

@@ -54,6 +54,9 @@ class StackProfile:
     grad_copies: str
     """Where a recipe copies gradients for the update (fp16): the copy is `sharded` with the
     optimizer, `whole`, or the only gradient that is kept (`alone`)."""
+    memory_plan: str
+    """Memory of a step: `summed`, as an allocator serves what is alive together, or `phases`, a
+    compiler that lays out the whole step beforehand (`costmodels.phases`)."""
     flat_optimizer: bool
     """The optimizer works on flat tensors of all parameters, copied to and from at every step
     (DeepSpeed's ZeRO 1 and 2), see `costmodels.memory.flat_copy_bytes`."""
@@ -275,6 +278,7 @@ FUSED = StackProfile(
     zero3_traffic="prefetched",
     sharded_units="",
     grad_copies="sharded",
+    memory_plan="summed",
     flat_optimizer=False,
     pads_vocab=True,
     reduce_width="recipe",
@@ -530,6 +534,7 @@ STACKS: dict[str, StackProfile] = {
             reduce_width="weights",
             cp_gathers="kept",
             logit_bytes=COMPILED_LOGIT_BYTES,
+            memory_plan="phases",
         ),
         replace(_XLA, name="paxml"),
     )

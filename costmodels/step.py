@@ -856,6 +856,14 @@ def _straggle(rows: Rows) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class _Phases:
+    """What the moments of a step hold beside states, activations, logits and temporaries, bytes."""
+
+    head: Floats
+    backward: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class _Memory:
     """Memory by term and kind of rank, bytes; what ZeRO changes apart from what it does not."""
 
@@ -869,6 +877,15 @@ class _Memory:
     overhead: Floats
     frozen: Floats | None = None
     """Weights of a vision tower that are not trained, whole on every device of the first stage."""
+    phases: _Phases | None = None
+    """Of a step that a compiler lays out; then the peak is no sum (`costmodels.phases`)."""
+
+    @property
+    def working(self) -> Floats:
+        """What the peak holds beside the other terms."""
+        if self.phases is None:
+            return self.passing + self.zero_units
+        return np.maximum(self.phases.head, self.phases.backward + self.passing - self.logits)
 
 
 def _chunks_in_flight(rows: Rows) -> tuple[Floats, Floats]:
@@ -932,9 +949,12 @@ def _memory(rows: Rows) -> _Memory:
     gone = logits
     if not rows.problem.stack.logits_sharded:
         gone = _by_rank(kinds.has_head, shape_idx) * layers.gathered_bytes[index]
-    passing = recomputed + (layers.working_bytes[index] - gone)
-    np.maximum(0.0, passing, out=passing)
-    passing += layers.scratch_bytes[index]
+    if terms.phases is None:
+        passing = recomputed + (layers.working_bytes[index] - gone)
+        np.maximum(0.0, passing, out=passing)
+        passing += layers.scratch_bytes[index]
+    else:  # the logits have gone as a whole then, and no product adds to a gradient in place
+        passing = recomputed + layers.working_bytes[index] + np.zeros_like(gone)
     if kinds.passing is not None:
         module = rows.problem.shape.mtp_layers * _by_rank(kinds.has_head, shape_idx)
         has_layers = _by_rank(kinds.layers, shape_idx) + module > 0.0
@@ -964,7 +984,18 @@ def _memory(rows: Rows) -> _Memory:
         zero_units=_of_sharding(terms.zero_working_bytes, position),
         overhead=terms.overhead_bytes[shape_idx],
         frozen=_frozen_bytes(rows),
+        phases=_phases(rows, position),
     )
+
+
+def _phases(rows: Rows, position: NDArray[np.intp]) -> _Phases | None:
+    """Return what the moments of a planned step hold by kind of rank; None of other steps."""
+    terms = rows.shapes.phases
+    if terms is None:
+        return None
+    sums = np.where(rows.table.n_micro > 1, _by_sharding(terms.sums, position), 0.0)
+    head, backward = (_by_sharding(x, position) for x in (terms.head, terms.backward))
+    return _Phases(head + sums, backward + sums)
 
 
 def _frozen_bytes(rows: Rows) -> Floats | None:
@@ -989,14 +1020,15 @@ def memory_terms(rows: Rows) -> dict[str, Floats]:
 
     The peak is the sum: it is reached where a backward starts while all micro-batches of the
     rank are in flight. On the last stage that is the loss's or the last layer's, whichever needs
-    more: `working` holds what a layer's temporaries need beyond the logits.
+    more: `working` holds what a layer's temporaries need beyond the logits. Of a step that a
+    compiler lays out it holds what makes the sum the most of its moments (`costmodels.phases`).
     """
     memory = _memory(rows)
     parts = {
         "states": memory.states if memory.frozen is None else memory.states + memory.frozen,
         "activations": memory.activations,
         "logits": memory.logits,
-        "working": memory.passing + memory.zero_units,
+        "working": memory.working,
         "fragmentation": rows.problem.stack.fragmentation_frac * memory.activations,
         "overhead": memory.overhead[None],
     }
@@ -1107,36 +1139,53 @@ def peak_bytes(rows: Rows) -> Floats:
     The sum of `memory_terms`, what ZeRO does not change first: in a block that part is computed
     once for all ZeRO stages.
     """
-    stays, shared = _peak_parts(rows)
-    maximum: Floats = stays[0] + shared[0]
-    one = np.empty_like(maximum)
-    for of_kind in zip(stays[1:], shared[1:], strict=True):
-        np.maximum(maximum, np.add(*of_kind, out=one), out=maximum)
+    maximum: Floats | None = None
+    for stays, shared in _peak_parts(rows):
+        for of_kind in zip(stays, shared, strict=True):
+            if maximum is None:
+                maximum = of_kind[0] + of_kind[1]
+                one = np.empty_like(maximum)
+            else:
+                np.maximum(maximum, np.add(*of_kind, out=one), out=maximum)
+    assert maximum is not None  # there is a rank
     return maximum
 
 
-def _peak_parts(rows: Rows) -> tuple[Floats, Floats]:
-    """Return the memory that ZeRO does not change and what it does, by kind of rank, bytes."""
+def _peak_parts(rows: Rows) -> list[tuple[Floats, Floats]]:
+    """Return the memory that ZeRO does not change and what it does, by kind of rank, bytes.
+
+    Of each moment that may be the peak: one, or those of a step that a compiler lays out.
+    """
     memory = _memory(rows)
     stays = (1.0 + rows.problem.stack.fragmentation_frac) * memory.activations
-    stays += memory.passing
-    stays += memory.logits + memory.overhead
+    if memory.phases is None:
+        stays += memory.passing
+        stays += memory.logits + memory.overhead
+        if memory.frozen is not None:
+            stays += memory.frozen
+        return [(stays, memory.states + memory.zero_units)]
+    stays = stays + memory.overhead
     if memory.frozen is not None:
-        stays += memory.frozen
-    return stays, memory.states + memory.zero_units
+        stays = stays + memory.frozen
+    return [
+        (stays + memory.logits, memory.states + memory.phases.head),
+        (stays + memory.passing, memory.states + memory.phases.backward),
+    ]
 
 
 def least_peak_bytes(rows: Rows, shardings: Bools, options: Bools) -> Floats:
     """Return a lower bound on the peak memory of each batch of a block, `(n_batches,)` bytes.
 
     The sum of the least that any of its recompute options needs and the least that any of its
-    shardings does, on the rank where that is most. `shardings`, `(n_shardings, n_batches)`, and
-    `options`, `(n_options, n_batches)`, say which a batch has.
+    shardings does, on the rank and at the moment where that is most. `shardings`,
+    `(n_shardings, n_batches)`, and `options`, `(n_options, n_batches)`, say which a batch has.
     """
-    stays, shared = _peak_parts(rows)
-    least = np.where(options[None, None], stays, np.inf).min(axis=2)
-    least = least + np.where(shardings[None, :, None], shared, np.inf).min(axis=1)
-    return np.asarray(least.max(axis=(0, 1)))
+    of_moments = []
+    for stays, shared in _peak_parts(rows):
+        least = np.where(options[None, None], stays, np.inf).min(axis=2)
+        least = least + np.where(shardings[None, :, None], shared, np.inf).min(axis=1)
+        of_moments.append(least.max(axis=(0, 1)))
+    return np.asarray(np.maximum.reduce(of_moments))
 
 
 def score(

@@ -1,0 +1,121 @@
+"""Memory of a step that a compiler lays out beforehand as one program: the most of its moments.
+
+XLA knows when each tensor of a step is needed, and gives the place of those that are gone to
+others; an allocator would too, but the moments of a program of XLA hold other things:
+
+  resident   weights and moments in fp32, updated in place: (4 + 8) N, those that ZeRO shards over D
+  always     copies of the layers' weights in 16 bits, cast before the loop over layers, sharded as
+             the weights: no layer is cast when it is gathered
+  head       those, all stored activations, logits, and the head's matrix gathered whole
+  backward   those, all stored activations, fp32 gradients of the layers (the loop writes into
+             arrays of all layers), gradients of the head as pieces of a reduce-scatter, one layer
+             that is computed again with its temporaries, and two matrices gathered whole
+
+Gradients live from the backward to the update alone: no step keeps them. Where a step has several
+micro-batches, their sum is kept beside. The end (update, gradient of the embedding) takes less than
+the backward.
+
+Source: buffer assignment of libtpu 0.0.46 for steps of MaxText 0.2.5 (tools/maxtext_memory,
+docs/maxtext.md). Left out: what the scheduler moves where memory is plenty (it may keep the
+gradient of the logits in place of the head's), the gaps of its packing, programs that unroll
+their layers, embeddings looked up as products (`use_iota_embed`).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from costmodels.layers.params import expert_linear_params, padded_vocab
+from costmodels.plans import ShapeTable
+from costmodels.precision import Recipe
+from costmodels.shapes import ModelShape
+
+Floats = NDArray[np.float64]
+
+HEAD_PIECES = 3
+"""Shards of the head's 16-bit gradient that wait for its last sum while layers run backward: two
+halves of a ring that goes both ways, and what was received."""
+GATHERED_MATRICES = 2
+"""Matrices of a layer that are whole at once: one is multiplied, one gathered; others are gathered
+piece by piece inside their product."""
+
+
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseBytes:
+    """What the moments of a step hold beside states, activations, logits and one layer's backward.
+
+    Bytes by sharding, shape and kind of rank.
+    """
+
+    head: Floats
+    backward: Floats
+    sums: Floats
+    """Gradients summed over micro-batches, where there are several."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Parameters on a device by what the moments hold of them, shards of ZeRO-3 as they are.
+
+    Each by sharding, shape and kind of rank, or broadcast against them.
+    """
+
+    layers: Floats
+    """All but embedding and head."""
+    ends: Floats
+    """Embedding, and head where it has a matrix of its own."""
+    head: Floats
+    """The matrix of the head, sharded."""
+    whole_head: Floats
+    """The same, gathered."""
+    gathered: Floats
+    """The largest matrix of a layer, gathered; 0 where weights are whole."""
+
+
+def cast_bytes(recipe: Recipe) -> float:
+    """Return what the copy of a weight takes that products read, bytes; 0 without one."""
+    return recipe.param_bytes if recipe.has_master_copy else 0.0
+
+
+def phase_bytes(recipe: Recipe, held: Held) -> PhaseBytes:
+    """Return what the moments of a step hold, by what is held.
+
+    head = w N_layers + w N_head,  backward = (w + g) N_layers + 3 w_g N_head / D + 2 w N_matrix,
+    sums = g N: w of the cast copies (`cast_bytes`), g of gradients, w_g of those on the wire, N
+    as ZeRO shards them but for the gathered head and matrix.
+    """
+    cast, grad, wire = cast_bytes(recipe), recipe.grad_bytes, recipe.param_wire_bytes
+    copies = cast * held.layers
+    matrices = GATHERED_MATRICES * recipe.param_wire_bytes * held.gathered
+    pieces = HEAD_PIECES * wire * held.head
+    backward = copies + grad * held.layers + pieces + matrices
+    return PhaseBytes(
+        head=copies + wire * held.whole_head,
+        backward=backward,
+        sums=grad * (held.layers + held.ends) + np.zeros_like(backward),
+    )
+
+
+def head_matrix(shape: ModelShape, tp: NDArray[np.int32]) -> Floats:
+    """Return the matrix of the head on one tensor-parallel rank, parameters; 0 in encoders alone.
+
+    A tied one is the embedding.
+    """
+    return np.asarray(padded_vocab(shape, tp) * shape.hidden / np.asarray(tp))
+
+
+def largest_matrix(shape: ModelShape, shapes: ShapeTable) -> Floats:
+    """Return the parameters of the largest matrix of any layer on one tensor-parallel rank.
+
+    max(h f / t, h h_q / t), and of all routed experts of a device one matrix each.
+    """
+    t: Floats = np.asarray(shapes.tp, dtype=np.float64)
+    value = shape.hidden * np.maximum(shape.ffn, shape.q_width) / t
+    if not shape.n_experts:
+        return np.asarray(value)
+    n_matrices = 3.0 if shape.gated else 2.0
+    experts = expert_linear_params(shape, shapes.ep, shapes.etp) / n_matrices
+    return np.asarray(np.maximum(value, experts))
