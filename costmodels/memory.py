@@ -242,12 +242,15 @@ def norm_bytes_besides(
     return eager_norm_bytes(stack, element_bytes)
 
 
-def inner_bytes(shape: ModelShape) -> float:
+def inner_bytes(shape: ModelShape, stack: StackProfile = FUSED) -> float:
     """Return what an MLP keeps of one column of its inner width in 16 bits, bytes a token.
 
     Input and output of the activation, 4, with a gate 6; of ReLU the output alone, 2, which is the
-    input of the next product: its sign says the gradient.
+    input of the next product: its sign says the gradient. Where outputs of products alone are kept
+    no output of the activation.
     """
+    if stack.keeps == "products":
+        return 4.0 if shape.gated else 2.0
     if shape.gated:
         return 6.0
     return 2.0 if shape.operators and shape.operators.activation == "relu" else 4.0
@@ -305,10 +308,11 @@ def qk_norm_bytes(
 
     (2 + n) (h_q / t + h_kv) + 4 (a + a_kv) / t, n as of other norms (`norm_bytes_besides`), and a
     number a head, or one each over their width.
+    Nothing where outputs of products alone are kept.
     Source: saved tensors of transformers models/qwen3.
     """
     t = np.asarray(tp, dtype=np.float64)
-    if not qk_norm_params(shape):
+    if not qk_norm_params(shape) or stack.keeps == "products":
         return np.zeros_like(t)
     heads = kv_heads_per_rank(shape, tp)
     each = element_bytes + norm_bytes_besides(shape, stack, element_bytes)
@@ -439,7 +443,8 @@ def layer_activation_bytes(
     without a flash kernel. A gate of attention's output keeps 4 h_q / t, itself and what it gates.
     Activations in fp32 (`element_bytes` 4) take twice that, but for masks,
     the log-sum-exp and scores that are in fp32 anyway. Where linear layers keep quantised inputs
-    (`quantized_inputs`), what `saved_input_bytes` says comes off.
+    (`quantized_inputs`), what `saved_input_bytes` says comes off. Where outputs of products alone
+    are kept (`StackProfile.keeps`) 4h of the 8h, and c is 4 (2 without a gate): `rebuilt_bytes`.
 
     With h_q = h_kv = h, f = 4h and dropout this is s b h (10 + 24/t + 5 a s / (h t)) of
     Korthikanti et al. 2022, section 4.1, and s b h / t (34 + 5 a s / h) with sequence parallelism.
@@ -457,8 +462,9 @@ def layer_activation_bytes(
     h, q = shape.hidden, shape.q_width
     pair = 0 if shape.kv_shared else kv_heads_per_rank(shape, tp) * shape.pair_dim
     wide = batch.element_bytes / 2.0
-    unsplit = (8.0 * wide + (2.0 if shape.dropout else 0.0)) * h
-    inner = inner_bytes(shape) * shape.ffn / t
+    of_norms = 4.0 if stack.keeps == "products" else 8.0
+    unsplit = (of_norms * wide + (2.0 if shape.dropout else 0.0)) * h
+    inner = inner_bytes(shape, stack) * shape.ffn / t
     if shape.latent:
         # Queries and keys of one width, values and output of another; latents before and after
         # their norms, and the one key with positions, on the rank's share of the sequence.
@@ -492,6 +498,30 @@ def layer_activation_bytes(
     total = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
     per_token = total + split + more_split + scores
     return np.asarray(batch.tokens, dtype=np.float64) * per_token
+
+
+def rebuilt_bytes(
+    shape: ModelShape,
+    stack: StackProfile,
+    tokens: ArrayLike,
+    tp: ArrayLike,
+    sp: ArrayLike,
+    element_bytes: float = 2.0,
+) -> Floats:
+    """Return what a layer that keeps outputs of products alone builds again, bytes.
+
+    2 (2 h / t_sp + f / t) a token: outputs of both norms and of the activation, and of norms of
+    queries and keys, while the layer runs backward. 0 where all of it is kept.
+    Source: jax.checkpoint_policies.save_only_these_names; buffers of steps of MaxText.
+    """
+    t, n = np.asarray(tp, dtype=np.float64), np.asarray(tokens, dtype=np.float64)
+    if stack.keeps != "products":
+        return np.zeros_like(n * t)
+    split = np.where(np.asarray(sp) > 0, t, 1.0)
+    each = 2.0 * shape.hidden / split + shape.ffn / t
+    if qk_norm_params(shape):
+        each = each + shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim
+    return np.asarray(element_bytes * n * each)
 
 
 def saved_input_bytes(shape: ModelShape, batch: MicroBatch, tp: ArrayLike) -> tuple[float, Floats]:

@@ -57,6 +57,9 @@ class StackProfile:
     memory_plan: str
     """Memory of a step: `summed`, as an allocator serves what is alive together, or `phases`, a
     compiler that lays out the whole step beforehand (`costmodels.phases`)."""
+    keeps: str
+    """What layers that are not recomputed keep: `operands` of every operator, or outputs of
+    `products` alone: norms and activations run again (a policy of `jax.checkpoint`)."""
     flat_optimizer: bool
     """The optimizer works on flat tensors of all parameters, copied to and from at every step
     (DeepSpeed's ZeRO 1 and 2), see `costmodels.memory.flat_copy_bytes`."""
@@ -279,6 +282,7 @@ FUSED = StackProfile(
     sharded_units="",
     grad_copies="sharded",
     memory_plan="summed",
+    keeps="operands",
     flat_optimizer=False,
     pads_vocab=True,
     reduce_width="recipe",
@@ -535,6 +539,7 @@ STACKS: dict[str, StackProfile] = {
             cp_gathers="kept",
             logit_bytes=COMPILED_LOGIT_BYTES,
             memory_plan="phases",
+            keeps="products",
         ),
         replace(_XLA, name="paxml"),
     )

@@ -196,8 +196,10 @@ def stacked(parts: Sequence[Modules], tokens: Floats) -> ModuleTerms:
 
 
 def norm_bytes(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> Floats:
-    """Return what the output of one norm keeps, 2 h / t_sp bytes a token."""
+    """Return what the output of one norm keeps, 2 h / t_sp bytes a token; 0 where it is not kept."""
     stack, element = problem.stack, problem.job.recipe.activation_bytes
+    if stack.keeps == "products":
+        return np.zeros_like(tokens)
     total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
     eager = memory.norm_bytes_besides(problem.shape, stack, element)
     return np.asarray(tokens * (element + eager) * problem.shape.hidden / total)
@@ -296,7 +298,7 @@ def _mlp(
     products = mlp_linear_times(shape, job, part, stack, tokens, tp)
     waits, _ = layer_exposures(problem, tokens, tp, sp, products, blocks=1)
     forward = products.both.forward_s + activation_forward_s(shape, part, stack, tokens, tp)
-    inner = memory.inner_bytes(shape) * shape.ffn / t
+    inner = memory.inner_bytes(shape, stack) * shape.ffn / t
     wide = job.recipe.activation_bytes
     inner = (
         inner + memory.activation_bytes_besides(shape, stack, wide) * (2.0 / wide) * shape.ffn / t
