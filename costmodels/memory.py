@@ -41,16 +41,6 @@ class KeptBytes(NamedTuple):
 
 MASTER_BYTES = 4.0
 """Of fp32 weights, which a recipe with a master copy counts among its states."""
-PROGRAM_BYTES = 0.75 * 2**30
-"""What a runtime of compiled steps keeps of a device for itself."""
-
-
-def context_bytes(stack: StackProfile) -> float:
-    """Return what software takes on every device that no tensor explains, bytes.
-
-    A driver's context, kernels and workspaces; a compiled step brings what it needs itself.
-    """
-    return PROGRAM_BYTES if stack.memory_plan == "phases" else stack.context_bytes
 
 
 def param_bytes_kept(recipe: Recipe, stack: StackProfile = FUSED) -> KeptBytes:

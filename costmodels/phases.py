@@ -12,7 +12,7 @@ others; an allocator would too, but the moments of a program of XLA hold other t
              that is computed again with its temporaries, and two matrices gathered whole
 
 Gradients live from the backward to the update alone: no step keeps them. Where a step has several
-micro-batches, their sum is kept beside. The end (update, gradient of the embedding) takes less than
+micro-batches, their sum is kept beside, and all weights are cast before the first. The end (update, gradient of the embedding) takes less than
 the backward.
 
 Source: buffer assignment of libtpu 0.0.46 for steps of MaxText 0.2.5 (tools/maxtext_memory,
@@ -53,7 +53,8 @@ class PhaseBytes:
     head: Floats
     backward: Floats
     sums: Floats
-    """Gradients summed over micro-batches, where there are several."""
+    """Gradients summed over micro-batches, where there are several, and the cast copies of the
+    ends, which are then made before the loop over them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def phase_bytes(recipe: Recipe, held: Held) -> PhaseBytes:
     """Return what the moments of a step hold, by what is held.
 
     head = w N_layers + w N_head,  backward = (w + g) N_layers + 3 w_g N_head / D + 2 w N_matrix,
-    sums = g N: w of the cast copies (`cast_bytes`), g of gradients, w_g of those on the wire, N
+    sums = g N + w N_ends: w of the cast copies (`cast_bytes`), g of gradients, w_g of those on the wire, N
     as ZeRO shards them but for the gathered head and matrix.
     """
     cast, grad, wire = cast_bytes(recipe), recipe.grad_bytes, recipe.param_wire_bytes
@@ -95,7 +96,7 @@ def phase_bytes(recipe: Recipe, held: Held) -> PhaseBytes:
     return PhaseBytes(
         head=copies + wire * held.whole_head,
         backward=backward,
-        sums=grad * (held.layers + held.ends) + np.zeros_like(backward),
+        sums=grad * held.layers + (grad + cast) * held.ends + np.zeros_like(backward),
     )
 
 

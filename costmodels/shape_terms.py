@@ -1228,7 +1228,7 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         pipeline_group=pipeline_group,
         hop_latency_s=latency,
         hop_s_per_byte=per_byte,
-        overhead_bytes=memory.context_bytes(stack) + stack.communicator_bytes * communicators,
+        overhead_bytes=stack.context_bytes + stack.communicator_bytes * communicators,
         layers_again=_layers_again(kinds),
         quantized_bytes=quantized_bytes(problem, shapes, kinds, zero),
         experts=routed,

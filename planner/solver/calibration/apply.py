@@ -36,7 +36,7 @@ def calibrated_stack(stack: StackProfile, calibration: Calibration) -> StackProf
     """Return a profile with its calibrated numbers.
 
     A profile that has the number of its class, and none of its own in the calibration, gets that
-    of the class. The anchors scale what takes time: launches and the fixed part by `compute`, the
+    of the class; what all stacks share a profile may have of its own too. The anchors scale what takes time: launches and the fixed part by `compute`, the
     wait for the last rank of a tp group by `scale_up`, stalls beside messages between nodes by
     `scale_out`.
     """
@@ -49,7 +49,7 @@ def calibrated_stack(stack: StackProfile, calibration: Calibration) -> StackProf
         elif of_class in values and getattr(stack, field) == getattr(base, field):
             entries[field] = values[of_class]
     for field in SHARED:
-        if f"shared.{field}" in values:
+        if f"shared.{field}" in values and getattr(stack, field) == getattr(base, field):
             entries[field] = values[f"shared.{field}"]
     stack = replace(stack, **entries)
     if values.get(HELD):
