@@ -9,7 +9,7 @@ others; an allocator would too, but the moments of a program of XLA hold other t
   head       those, all stored activations, logits, and the head's matrix gathered whole
   backward   those, all stored activations, fp32 gradients of the layers (the loop writes into
              arrays of all layers), gradients of the head as pieces of a reduce-scatter, one layer
-             that is computed again with its temporaries, and two matrices gathered whole
+             that is computed again with its temporaries, and weights of it that are gathered whole
 
 Gradients live from the backward to the update alone: no step keeps them. Where a step has several
 micro-batches, their sum is kept beside, and all weights are cast before the first. The end (update, gradient of the embedding) takes less than
@@ -37,10 +37,9 @@ HEAD_PIECES = 3
 """Shards of the head's 16-bit gradient that wait for its last sum while layers run backward: two
 halves of a ring that goes both ways, and what was received."""
 GATHERED_MATRICES = 2
-"""Matrices of a layer that are whole at once: one is multiplied, one gathered; others are gathered
-piece by piece inside their product."""
-
-
+"""Matrices of a dense layer that are whole at once: one is multiplied, one gathered; others are
+gathered piece by piece inside their product. Experts have a program of their own (`shard_map`),
+before which all of theirs are gathered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class Held:
     whole_head: Floats
     """The same, gathered."""
     gathered: Floats
-    """The largest matrix of a layer, gathered; 0 where weights are whole."""
+    """Weights of a layer that are gathered whole at once; 0 where all are whole."""
 
 
 def cast_bytes(recipe: Recipe) -> float:
@@ -84,15 +83,14 @@ def cast_bytes(recipe: Recipe) -> float:
 def phase_bytes(recipe: Recipe, held: Held) -> PhaseBytes:
     """Return what the moments of a step hold, by what is held.
 
-    head = w N_layers + w N_head,  backward = (w + g) N_layers + 3 w_g N_head / D + 2 w N_matrix,
+    head = w N_layers + w N_head,  backward = (w + g) N_layers + 3 w_g N_head / D + w N_gathered,
     sums = g N + w N_ends: w of the cast copies (`cast_bytes`), g of gradients, w_g of those on the wire, N
-    as ZeRO shards them but for the gathered head and matrix.
+    as ZeRO shards them but for what is gathered.
     """
     cast, grad, wire = cast_bytes(recipe), recipe.grad_bytes, recipe.param_wire_bytes
     copies = cast * held.layers
-    matrices = GATHERED_MATRICES * recipe.param_wire_bytes * held.gathered
     pieces = HEAD_PIECES * wire * held.head
-    backward = copies + grad * held.layers + pieces + matrices
+    backward = copies + grad * held.layers + pieces + wire * held.gathered
     return PhaseBytes(
         head=copies + wire * held.whole_head,
         backward=backward,
@@ -108,15 +106,13 @@ def head_matrix(shape: ModelShape, tp: NDArray[np.int32]) -> Floats:
     return np.asarray(padded_vocab(shape, tp) * shape.hidden / np.asarray(tp))
 
 
-def largest_matrix(shape: ModelShape, shapes: ShapeTable) -> Floats:
-    """Return the parameters of the largest matrix of any layer on one tensor-parallel rank.
+def gathered_params(shape: ModelShape, shapes: ShapeTable) -> Floats:
+    """Return the weights of a layer that are gathered whole at once on a tensor-parallel rank.
 
-    max(h f / t, h h_q / t), and of all routed experts of a device one matrix each.
+    2 h max(f, h_q) / t, or all routed experts that a device has of a layer, the larger.
     """
     t: Floats = np.asarray(shapes.tp, dtype=np.float64)
-    value = shape.hidden * np.maximum(shape.ffn, shape.q_width) / t
+    value = GATHERED_MATRICES * shape.hidden * np.maximum(shape.ffn, shape.q_width) / t
     if not shape.n_experts:
         return np.asarray(value)
-    n_matrices = 3.0 if shape.gated else 2.0
-    experts = expert_linear_params(shape, shapes.ep, shapes.etp) / n_matrices
-    return np.asarray(np.maximum(value, experts))
+    return np.asarray(np.maximum(value, expert_linear_params(shape, shapes.ep, shapes.etp)))

@@ -489,6 +489,8 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
     inner = (6.0 if shape.gated else 4.0) * shape.ffn / tp * tokens
     temporaries = max(inner, core.buffers) + 6.0 * tokens * shape.hidden
     pool, buffers = graphs.pool_bytes(layout, temporaries), 0.0
+    if stack.keeps == "products":  # norms and the activation once more
+        temporaries += 2.0 * tokens * (2 * shape.hidden / (tp if sp else 1) + shape.ffn / tp)
     modules = layer_modules(whole, tokens, tp, sp, core, routed)
     again = device[0]
     hidden = [
@@ -568,6 +570,8 @@ def layer_modules(
     width = tokens * shape.hidden / (tp if sp else 1)
     norm_s = one_kernel_s(problem, (4 if physics.norm_is_a_kernel(problem) else 20) * width)
     norm_bytes = (2.0 + physics.norm_besides(problem)) * width
+    if problem.stack.keeps == "products":
+        norm_bytes = 0.0
     scores = physics.layer_activation_bytes(problem, tokens, tp, sp, scores=True)
     scores -= physics.layer_activation_bytes(problem, tokens, tp, sp, scores=False)
     found = {"core_attn": (core.core[0] + core.exposed[0], scores, 0.0)}
@@ -1365,7 +1369,36 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
         states += towers.frozen_bytes(problem, layout.tp)
     overhead = stack.context_bytes + communicators(problem, layout) * stack.communicator_bytes
     kept = (1.0 + stack.fragmentation_frac) * activations
+    if stack.memory_plan == "phases":
+        head, backward = planned_bytes(problem, layout, rank)
+        moments = (head + logits, backward + again + temporaries + messages)
+        return states + kept + overhead + max(moments)
     return states + kept + logits + passing + lasting + overhead
+
+
+def planned_bytes(problem: Problem, layout: Layout, rank: int) -> tuple[float, float]:
+    """Return what head and backward of one program hold beside tensors: copies, gradients."""
+    shape, recipe, tp = problem.shape, problem.job.recipe, layout.tp
+    cut = physics.n_shards(layout) if layout.zero >= 3 else 1
+    mine = expert_shards(layout)
+    cut_experts = physics.n_shards(mine) if layout.zero >= 3 else 1
+    matrix = physics.padded_vocab(problem, tp) * shape.hidden / tp * has_head(layout, rank)
+    own = 0.0 if shape.tied and layout.pp == 1 else matrix
+    ends = physics.embedding_params(problem, tp) * has_embedding(layout, rank) + own
+    layers = (rank_params(problem, layout, rank) - ends) / cut
+    layers += rank_experts(problem, layout, rank) / cut_experts
+    gathered = 0.0
+    if layout.zero >= 3:
+        width = max(shape.ffn, shape.heads * shape.head_dim)
+        gathered = 2 * shape.hidden * width / tp
+        if shape.n_experts:
+            gathered = max(gathered, experts_params(problem, layout.ep, layout.etp))
+    sums = 0.0
+    if layout.n_micro > 1:
+        sums = recipe.grad_bytes * layers + (recipe.grad_bytes + 2.0) * ends / cut
+    head = 2.0 * (layers + matrix)
+    backward = (2.0 + recipe.grad_bytes) * layers + 3 * 2.0 * matrix / cut + 2.0 * gathered
+    return head + sums, backward + sums
 
 
 def expert_shards(layout: Layout) -> Layout:
