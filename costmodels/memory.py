@@ -600,6 +600,21 @@ def gathered_bytes(
     return np.where(gathers, GATHERED_LOGIT_BYTES * vocab, 0.0)
 
 
+def ring_bytes(
+    shape: ModelShape, stack: StackProfile, tokens: ArrayLike, tp: NDArray[np.int32]
+) -> Floats:
+    """Return what logits take beside their gradient in a planned step, bytes: 2 tokens V / t.
+
+    Where the head's gradient is summed in a ring, piece by piece, its loop reads the gradient of
+    the logits, which then has a place of its own; else it takes that of the logits
+    (`costmodels.phases`). 0 in other stacks.
+    """
+    n = np.asarray(tokens, dtype=np.float64)
+    if stack.memory_plan != "phases":
+        return np.zeros_like(n * tp)
+    return 2.0 * n * padded_vocab(shape, tp) / np.asarray(tp)
+
+
 def working_bytes(
     shape: ModelShape,
     tokens: ArrayLike,

@@ -6,9 +6,10 @@ others; an allocator would too, but the moments of a program of XLA hold other t
   resident   weights and moments in fp32, updated in place: (4 + 8) N, those that ZeRO shards over D
   always     copies of the layers' weights in 16 bits, cast before the loop over layers, sharded as
              the weights: no layer is cast when it is gathered
-  head       those, all stored activations, logits, and the head's matrix gathered whole
+  head       those, all stored activations, logits in 16 bits, the head's matrix gathered whole, and
+             the gradient of the logits in 16 bits, or in their place with that of the matrix whole
   backward   those, all stored activations, fp32 gradients of the layers (the loop writes into
-             arrays of all layers), gradients of the head as pieces of a reduce-scatter, one layer
+             arrays of all layers), the gradient of the head, whole or as pieces of a sum, one layer
              that is computed again with its temporaries, and weights of it that are gathered whole
 
 Gradients live from the backward to the update alone: no step keeps them. Where a step has several
@@ -33,6 +34,9 @@ from costmodels.shapes import ModelShape
 
 Floats = NDArray[np.float64]
 
+RING_RANKS = 16
+"""Shards up to which the head's gradient is summed in a ring, piece by piece, inside of its product
+(a windowed einsum): seen on 8 and 16 chips; on 64 it is whole before it is scattered."""
 HEAD_PIECES = 3
 """Shards of the head's 16-bit gradient that wait for its last sum while layers run backward: two
 halves of a ring that goes both ways, and what was received."""
@@ -50,6 +54,9 @@ class PhaseBytes:
     """
 
     head: Floats
+    """Where the head's gradient is whole; -inf where a ring sums it."""
+    ring: Floats
+    """Where a ring sums the head's gradient, without `memory.ring_bytes`; else -inf."""
     backward: Floats
     sums: Floats
     """Gradients summed over micro-batches, where there are several, and the cast copies of the
@@ -71,6 +78,8 @@ class Held:
     """The matrix of the head, sharded."""
     whole_head: Floats
     """The same, gathered."""
+    is_ring: NDArray[np.bool_]
+    """Whether the head's gradient is summed in a ring."""
     gathered: Floats
     """Weights of a layer that are gathered whole at once; 0 where all are whole."""
 
@@ -83,16 +92,21 @@ def cast_bytes(recipe: Recipe) -> float:
 def phase_bytes(recipe: Recipe, held: Held) -> PhaseBytes:
     """Return what the moments of a step hold, by what is held.
 
-    head = w N_layers + w N_head,  backward = (w + g) N_layers + 3 w_g N_head / D + w N_gathered,
-    sums = g N + w N_ends: w of the cast copies (`cast_bytes`), g of gradients, w_g of those on the wire, N
-    as ZeRO shards them but for what is gathered.
+    ring:   head = w N_layers + w N_head,      backward = (w + g) N_layers + 3 w N_head / D + w N_gathered
+    whole:  head = w N_layers + 2 w N_head,    backward = (w + g) N_layers + w N_head + w N_gathered
+    sums = g N + w N_ends
+
+    w of the cast copies and of gradients on the wire, g of gradients, N as ZeRO shards them but for
+    head, whole, and what is gathered.
     """
     cast, grad, wire = cast_bytes(recipe), recipe.grad_bytes, recipe.param_wire_bytes
     copies = cast * held.layers
-    pieces = HEAD_PIECES * wire * held.head
-    backward = copies + grad * held.layers + pieces + wire * held.gathered
+    gathered = copies + wire * held.whole_head
+    of_head = np.where(held.is_ring, HEAD_PIECES * wire * held.head, wire * held.whole_head)
+    backward = copies + grad * held.layers + of_head + wire * held.gathered
     return PhaseBytes(
-        head=copies + wire * held.whole_head,
+        head=np.where(held.is_ring, -np.inf, gathered + wire * held.whole_head),
+        ring=np.where(held.is_ring, gathered, -np.inf),
         backward=backward,
         sums=grad * held.layers + (grad + cast) * held.ends + np.zeros_like(backward),
     )

@@ -33,7 +33,14 @@ from costmodels.layers.params import expert_linear_params, expert_params, padded
 from costmodels.offload.optimizer import HostUpdate, gradients_leave, host_state_bytes, host_update
 from costmodels.optimizers.groups import GroupTerms, Part, group_terms
 from costmodels.parameters import embedding_params, head_params, lookup_params
-from costmodels.phases import Held, PhaseBytes, gathered_params, head_matrix, phase_bytes
+from costmodels.phases import (
+    RING_RANKS,
+    Held,
+    PhaseBytes,
+    gathered_params,
+    head_matrix,
+    phase_bytes,
+)
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.precision import ONE_LAYOUT_GENERATIONS
 from costmodels.problem import Problem, Problems, over_kinds
@@ -669,7 +676,8 @@ def step_phases(
     layers = np.maximum(0.0, kind_params(problem, shapes, kinds) - ends) / shard
     layers = layers + kind_expert_params(problem, shapes, kinds) / over(expert_copies(shapes))
     gathered = np.where(is_sharded, gathered_params(shape, shapes)[:, None], 0.0)
-    held = Held(layers, ends / shard, head / shard, head, gathered)
+    is_ring = is_sharded & (shard <= RING_RANKS)
+    held = Held(layers, ends / shard, head / shard, head, is_ring, gathered)
     return phase_bytes(problem.job.recipe, held)
 
 

@@ -536,14 +536,14 @@ STACKS: dict[str, StackProfile] = {
         replace(EAGER, name="meta"),
         # Weights are cast before they are gathered, gradients summed before they are cast back,
         # and gathered keys and values kept for the backward: the step that XLA compiles of
-        # MaxText 0.2.5 (scripts/check_maxtext --train). Its loss, compiled for v6e by libtpu
-        # 0.0.46, takes 3.8 to 4.4 bytes a logit: 16 bits and their gradient.
+        # MaxText 0.2.5 (scripts/check_maxtext --train). Logits in 16 bits, which turn into their
+        # gradient in place, and what else a step holds: scripts/maxtext_memory.
         replace(
             _XLA,
             name="maxtext",
             reduce_width="weights",
             cp_gathers="kept",
-            logit_bytes=COMPILED_LOGIT_BYTES,
+            logit_bytes=2.0,
             memory_plan="phases",
             context_bytes=RESERVED_BYTES,
             keeps="products",

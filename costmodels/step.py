@@ -860,6 +860,9 @@ class _Phases:
     """What the moments of a step hold beside states, activations, logits and temporaries, bytes."""
 
     head: Floats
+    ring: Floats
+    ring_logits: Floats
+    """What comes to `ring`; ZeRO does not change it."""
     backward: Floats
 
 
@@ -885,7 +888,8 @@ class _Memory:
         """What the peak holds beside the other terms."""
         if self.phases is None:
             return self.passing + self.zero_units
-        return np.maximum(self.phases.head, self.phases.backward + self.passing - self.logits)
+        head = np.maximum(self.phases.head, self.phases.ring + self.phases.ring_logits)
+        return np.maximum(head, self.phases.backward + self.passing - self.logits)
 
 
 def _chunks_in_flight(rows: Rows) -> tuple[Floats, Floats]:
@@ -994,8 +998,10 @@ def _phases(rows: Rows, position: NDArray[np.intp]) -> _Phases | None:
     if terms is None:
         return None
     sums = np.where(rows.table.n_micro > 1, _by_sharding(terms.sums, position), 0.0)
-    head, backward = (_by_sharding(x, position) for x in (terms.head, terms.backward))
-    return _Phases(head + sums, backward + sums)
+    each = (terms.head, terms.ring, terms.backward)
+    head, ring, backward = (_by_sharding(x, position) + sums for x in each)
+    logits = _by_rank(rows.shapes.kinds.has_head, rows.table.shape)
+    return _Phases(head, ring, logits * rows.layers.ring_bytes[rows.index], backward)
 
 
 def _frozen_bytes(rows: Rows) -> Floats | None:
@@ -1015,20 +1021,26 @@ def _queue_is_full(rows: Rows, chunks: Floats) -> Bools:
     return queue_is_full(layers, *_pp_vpp(rows), chunks, domains, blocking_p2p=blocking)
 
 
-def memory_terms(rows: Rows) -> dict[str, Floats]:
+def memory_terms(rows: Rows, *, is_linear: bool = False) -> dict[str, Floats]:
     """Return the memory of each kind of rank by term, bytes, `(n_kinds, ...)` each.
 
     The peak is the sum: it is reached where a backward starts while all micro-batches of the
     rank are in flight. On the last stage that is the loss's or the last layer's, whichever needs
     more: `working` holds what a layer's temporaries need beyond the logits. Of a step that a
-    compiler lays out it holds what makes the sum the most of its moments (`costmodels.phases`).
+    compiler lays out it holds what makes the sum the most of its moments (`costmodels.phases`);
+    with `is_linear` the sum of them, which is more, but linear in the layers of a rank.
     """
     memory = _memory(rows)
+    working = memory.working
+    if is_linear and memory.phases:
+        phases = memory.phases
+        head = np.maximum(phases.head, phases.ring + phases.ring_logits)
+        working = head + phases.backward + memory.passing
     parts = {
         "states": memory.states if memory.frozen is None else memory.states + memory.frozen,
         "activations": memory.activations,
         "logits": memory.logits,
-        "working": memory.working,
+        "working": working,
         "fragmentation": rows.problem.stack.fragmentation_frac * memory.activations,
         "overhead": memory.overhead[None],
     }
@@ -1167,8 +1179,10 @@ def _peak_parts(rows: Rows) -> list[tuple[Floats, Floats]]:
     stays = stays + memory.overhead
     if memory.frozen is not None:
         stays = stays + memory.frozen
+    at_head = stays + memory.logits
     return [
-        (stays + memory.logits, memory.states + memory.phases.head),
+        (at_head, memory.states + memory.phases.head),
+        (at_head + memory.phases.ring_logits, memory.states + memory.phases.ring),
         (stays + memory.passing, memory.states + memory.phases.backward),
     ]
 

@@ -280,7 +280,9 @@ def priced_ranks(
     return PricedRanks(
         forward_s=times.forward_s.T.reshape(size),
         backward_s=times.backward_s.T.reshape(size),
-        memory_bytes={k: x.T.reshape(size) for k, x in memory_terms(priced).items()},
+        memory_bytes={
+            k: x.T.reshape(size) for k, x in memory_terms(priced, is_linear=True).items()
+        },
         params=params.reshape(size),
     )
 
