@@ -1396,9 +1396,13 @@ def planned_bytes(problem: Problem, layout: Layout, rank: int) -> tuple[float, f
     sums = 0.0
     if layout.n_micro > 1:
         sums = recipe.grad_bytes * layers + (recipe.grad_bytes + 2.0) * ends / cut
-    head = 2.0 * (layers + matrix)
-    backward = (2.0 + recipe.grad_bytes) * layers + 3 * 2.0 * matrix / cut + 2.0 * gathered
-    return head + sums, backward + sums
+    if layout.zero >= 3 and cut <= 16:  # a ring: three pieces, and the logits twice
+        tokens = layout.mbs * problem.job.seq_len / layout.cp
+        head, left = matrix + tokens * matrix / shape.hidden, 3 * matrix / cut
+    else:
+        head, left = 2 * matrix, matrix
+    backward = (2.0 + recipe.grad_bytes) * layers + 2.0 * (left + gathered)
+    return 2.0 * (layers + head) + sums, backward + sums
 
 
 def expert_shards(layout: Layout) -> Layout:
