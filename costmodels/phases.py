@@ -34,9 +34,9 @@ from costmodels.shapes import ModelShape
 
 Floats = NDArray[np.float64]
 
-RING_RANKS = 16
+RING_RANKS = 32
 """Shards up to which the head's gradient is summed in a ring, piece by piece, inside of its product
-(a windowed einsum): seen on 8 and 16 chips; on 64 it is whole before it is scattered."""
+(a windowed einsum): seen on 8, 16 and 32 chips; on 64 it is whole before it is scattered."""
 HEAD_PIECES = 3
 """Shards of the head's 16-bit gradient that wait for its last sum while layers run backward: two
 halves of a ring that goes both ways, and what was received."""

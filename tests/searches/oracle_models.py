@@ -1396,7 +1396,7 @@ def planned_bytes(problem: Problem, layout: Layout, rank: int) -> tuple[float, f
     sums = 0.0
     if layout.n_micro > 1:
         sums = recipe.grad_bytes * layers + (recipe.grad_bytes + 2.0) * ends / cut
-    if layout.zero >= 3 and cut <= 16:  # a ring: three pieces, and the logits twice
+    if layout.zero >= 3 and cut <= 32:  # a ring: three pieces, and the logits twice
         tokens = layout.mbs * problem.job.seq_len / layout.cp
         head, left = matrix + tokens * matrix / shape.hidden, 3 * matrix / cut
     else:
