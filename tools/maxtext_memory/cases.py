@@ -32,8 +32,9 @@ class Case:
 
     @property
     def topology(self) -> str:
-        """MaxText's `compile_topology`."""
-        return f"{self.chip}-{self.layout.n_devices}"
+        """MaxText's `compile_topology`: v5p counts cores, two a chip."""
+        n = self.layout.n_devices * (2 if self.chip == "v5p" else 1)
+        return f"{self.chip}-{n}"
 
     @property
     def pool(self) -> Pool:
@@ -68,3 +69,26 @@ def matrix() -> list[Case]:
         for mbs in (1, 2)
         for word, again in (("full", {}), ("none", NONE))
     ]
+
+
+def others() -> list[Case]:
+    """Return what else a step may differ in: shards, accumulation, experts, depth, offloading."""
+    return [
+        *(case(f"llama-12-{n}-chips", LLAMA3_8B, 12, n_devices=n) for n in (16, 32, 64, 256)),
+        case("llama-4-2-micro-batches", LLAMA3_8B, 4, n_micro=2),
+        case("llama-4-zero-1", LLAMA3_8B, 4, zero=1),
+        case("llama-8-tokens-8k", LLAMA3_8B, 8, seq_len=8192),
+        case("llama-8-tokens-8k-offload", LLAMA3_8B, 8, seq_len=8192, activation_offload_layers=8),
+        case("mixtral-4", MIXTRAL_8X7B, 4),
+        case("mixtral-4-ep4", MIXTRAL_8X7B, 4, ep=4),
+        case("llama-32-64-chips-tokens-16k", LLAMA3_8B, 32, seq_len=8192, mbs=2, n_devices=64),
+        case("llama-32-64-chips-none", LLAMA3_8B, 32, n_devices=64, **NONE),
+        case("llama-70b-64-chips-tokens-8k", LLAMA3_70B, 80, seq_len=8192, n_devices=64),
+        case("llama-8-v5p", LLAMA3_8B, 8, chip="v5p"),
+        case("llama-8-v5p-none", LLAMA3_8B, 8, chip="v5p", **NONE),
+    ]
+
+
+def all_cases() -> list[Case]:
+    """Return every case; their names are those of the kept table."""
+    return [*matrix(), *others()]

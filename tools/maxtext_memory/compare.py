@@ -33,6 +33,15 @@ def ratio(case: Case, compiled: int) -> float:
     return sum(terms(case).values()) / compiled
 
 
+TOLERANCE = 0.05
+"""Ours is within this share of libtpu's."""
+
+
+def is_close(case: Case, compiled: int) -> bool:
+    """Tell whether ours is within `TOLERANCE` of libtpu's."""
+    return abs(ratio(case, compiled) - 1.0) <= TOLERANCE
+
+
 def table(cases: list[Case], compiled: Mapping[str, int]) -> list[str]:
     """Return the lines of a Markdown table: every case with both, GB."""
     lines = [

@@ -21,7 +21,9 @@ ENVIRONMENT = {
     "TPU_VMODULE": "buffer_assignment=3",
 }
 """What makes libtpu tell its buffers."""
-LAID_OUT = re.compile(r"BufferAssignment did not exceed memory limit for color 0 \((\d+) bytes")
+LAID_OUT = re.compile(
+    r"Primary BufferAssignment (?:did not exceed|exceeded) memory limit for color 0 \((\d+) bytes"
+)
 DONE = "Buffer assignment done."
 
 
