@@ -640,6 +640,10 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
         ordered = dispatch.ordered_rows(problem, layout, tokens, rows, load)
         moved = 2 * h * ordered / (0.75 * hbm) + 4 * latency
         ahead, behind = add(add((ahead, behind), routing), (moved, moved))
+    room = rows
+    if stack.memory_plan == "phases" and not shape.capacity_factor:  # for the worst case
+        worst = min(layout.ep, n_experts / shape.top_k)
+        room = max(rows, tokens * shape.top_k * layout.etp * worst)
     inner = (6.0 if shape.gated else 4.0) * width
     narrow = physics.kept_input(problem)
     kept = inner - (2.0 - narrow) * width
@@ -647,13 +651,14 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
     permuted = narrow * h if n_experts > 1 else 0.0
     passing = 4.0 * h if n_experts > 1 else 0.0
     scores = 8.0 * n_experts * tokens if n_experts > 1 else 0.0
+    passed = 2.0 * width if stack.memory_plan == "phases" else inner
     return Experts(
         compute=(ahead, behind),
         routing=routing,
         wgrad=wgrad,
         exchange_s=dispatch.exchange_s(problem, layout, tokens, load),
-        kept=rows * (kept + gate + permuted) + scores,
-        temporaries=dispatch.temporaries(problem, layout, tokens, rows * (inner + passing)),
+        kept=room * (kept + gate + permuted) + scores,
+        temporaries=dispatch.temporaries(problem, layout, tokens, room * (passed + passing)),
         buffers=dispatch.buffer_bytes(problem, layout, tokens),
         activation_s=one_kernel_s(problem, (6 if shape.gated else 4) * rows * width),
         activation_bytes=rows * (narrow * width + gate),
