@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.layers.params import expert_linear_params, padded_vocab
+from costmodels.memory import MASTER_BYTES
 from costmodels.plans import ShapeTable
 from costmodels.precision import Recipe
 from costmodels.shapes import ModelShape
@@ -65,23 +66,29 @@ class PhaseBytes:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """Parameters on a device by what the moments hold of them, shards of ZeRO-3 as they are.
+    """Parameters on a device by what the moments hold of them.
 
     Each by sharding, shape and kind of rank, or broadcast against them.
     """
 
     layers: Floats
-    """All but embedding and head."""
+    """All but embedding and head; shards with ZeRO 3."""
     ends: Floats
-    """Embedding, and head where it has a matrix of its own."""
+    """Embedding, and head where it has a matrix of its own; shards with ZeRO 3."""
+    updated: Floats
+    """All weights, whole, with ZeRO 1: a second fp32 copy of them, that the update gathers."""
+    gradients: Floats
+    """Of the layers; shards with ZeRO 1 and 3."""
     head: Floats
-    """The matrix of the head, sharded."""
-    whole_head: Floats
-    """The same, gathered."""
-    is_ring: NDArray[np.bool_]
-    """Whether the head's gradient is summed in a ring."""
+    """The matrix of the head, whole."""
+    head_shard: Floats
+    """A shard of its gradient."""
+    gathered_head: Floats
+    """The matrix where it is gathered (ZeRO 3), else 0."""
     gathered: Floats
     """Weights of a layer that are gathered whole at once; 0 where all are whole."""
+    is_ring: NDArray[np.bool_]
+    """Whether the head's gradient is summed in a ring."""
 
 
 def cast_bytes(recipe: Recipe) -> float:
@@ -92,20 +99,20 @@ def cast_bytes(recipe: Recipe) -> float:
 def phase_bytes(recipe: Recipe, held: Held) -> PhaseBytes:
     """Return what the moments of a step hold, by what is held.
 
-    ring:   head = w N_layers + w N_head,      backward = (w + g) N_layers + 3 w N_head / D + w N_gathered
-    whole:  head = w N_layers + 2 w N_head,    backward = (w + g) N_layers + w N_head + w N_gathered
+    c = w N_layers (+ 4 N with ZeRO 1),  backward = c + g N_layers + (3 w N_head / D | w N_head)
+    head = c + w N_head, if gathered, + (- | w N_head)            + w N_gathered
     sums = g N + w N_ends
 
     w of the cast copies and of gradients on the wire, g of gradients, N as ZeRO shards them but for
-    head, whole, and what is gathered.
+    head, whole, and what is gathered; the first of a pair where a ring sums the head's gradient.
     """
     cast, grad, wire = cast_bytes(recipe), recipe.grad_bytes, recipe.param_wire_bytes
-    copies = cast * held.layers
-    gathered = copies + wire * held.whole_head
-    of_head = np.where(held.is_ring, HEAD_PIECES * wire * held.head, wire * held.whole_head)
-    backward = copies + grad * held.layers + of_head + wire * held.gathered
+    copies = cast * held.layers + MASTER_BYTES * held.updated
+    gathered = copies + wire * held.gathered_head
+    of_head = np.where(held.is_ring, HEAD_PIECES * held.head_shard, held.head)
+    backward = copies + grad * held.gradients + wire * (of_head + held.gathered)
     return PhaseBytes(
-        head=np.where(held.is_ring, -np.inf, gathered + wire * held.whole_head),
+        head=np.where(held.is_ring, -np.inf, gathered + wire * held.head),
         ring=np.where(held.is_ring, gathered, -np.inf),
         backward=backward,
         sums=grad * held.layers + (grad + cast) * held.ends + np.zeros_like(backward),

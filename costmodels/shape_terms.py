@@ -664,21 +664,32 @@ def step_phases(
     """Return what the moments of a step hold beside its terms; None where terms are summed."""
     if problem.stack.memory_plan != "phases":
         return None
-    shape, is_sharded = problem.shape, shardings.zero[:, None, None] >= 3
+    shape, zero = problem.shape, shardings.zero[:, None, None]
 
-    def over(ranks: Ints) -> Floats:
-        return np.where(is_sharded, shardings.shard(ranks).astype(np.float64)[..., None], 1.0)
+    def over(ranks: Ints, is_cut: Bools) -> Floats:
+        return np.where(is_cut, shardings.shard(ranks).astype(np.float64)[..., None], 1.0)
 
-    shard, matrix = over(shapes.replicas), head_matrix(shape, shapes.tp)[:, None]
+    copies, matrix = expert_copies(shapes), head_matrix(shape, shapes.tp)[:, None]
     ends = kinds.has_embedding * lookup_params(shape, problem.job.seq_len, shapes.tp)[:, None]
     head = kinds.has_head * matrix
     ends = ends + head * ((shapes.pp[:, None] > 1) | (not shape.tied))
-    layers = np.maximum(0.0, kind_params(problem, shapes, kinds) - ends) / shard
-    layers = layers + kind_expert_params(problem, shapes, kinds) / over(expert_copies(shapes))
-    gathered = np.where(is_sharded, gathered_params(shape, shapes)[:, None], 0.0)
-    is_ring = is_sharded & (shard <= RING_RANKS)
-    held = Held(layers, ends / shard, head / shard, head, is_ring, gathered)
-    return phase_bytes(problem.job.recipe, held)
+    layers = np.maximum(0.0, kind_params(problem, shapes, kinds) - ends)
+    routed = kind_expert_params(problem, shapes, kinds)
+    shard, cut = over(shapes.replicas, zero >= 3), over(shapes.replicas, zero >= 1)
+    return phase_bytes(
+        problem.job.recipe,
+        Held(
+            layers=layers / shard + routed / over(copies, zero >= 3),
+            ends=ends / shard,
+            updated=np.where((zero == 1) | (zero == 2), layers + routed + ends, 0.0),
+            gradients=layers / cut + routed / over(copies, zero >= 1),
+            head=head,
+            head_shard=head / cut,
+            gathered_head=np.where(zero >= 3, head, 0.0),
+            gathered=np.where(zero >= 3, gathered_params(shape, shapes)[:, None], 0.0),
+            is_ring=(zero >= 1) & (cut <= RING_RANKS),
+        ),
+    )
 
 
 def _unit_bytes(

@@ -230,7 +230,8 @@ SHARED = {
     "host_share_without_tp": (0.3, 1.0),
 }
 """Numbers that are the same for every stack, with the range that makes sense; but for
-`context_bytes` where a compiler plans the memory of a step: there is no context of a driver."""
+`context_bytes` and `communicator_bytes` where a compiler plans the memory of a step: there is no
+context of a driver, and buffers of collectives are tensors of the program."""
 
 
 SOFTMAX_BATCH = 4
@@ -546,6 +547,7 @@ STACKS: dict[str, StackProfile] = {
             logit_bytes=2.0,
             memory_plan="phases",
             context_bytes=RESERVED_BYTES,
+            communicator_bytes=0.0,  # what collectives need is among the tensors of the program
             keeps="products",
         ),
         replace(_XLA, name="paxml"),

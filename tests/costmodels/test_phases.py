@@ -99,10 +99,14 @@ def test_gradients_of_several_micro_batches_are_summed_beside(working):
     assert twice - once == (4 * (4 * LAYER + NORM + 2 * MATRIX) + 2 * 2 * MATRIX) / 8
 
 
-def test_whole_weights_are_cast_once_more_and_gathered_never(working):
-    logits = (2 * 128256 + 4 * 4096) * TOKENS
-    held = 6 * (4 * LAYER + NORM) + 2 * MATRIX + BACKWARD * TOKENS
-    assert working(zero=0) == working(zero=1) == held - logits
+def test_whole_weights_are_cast_and_those_of_a_sharded_optimizer_stand_twice(working):
+    logits, of_layers = (2 * 128256 + 4 * 4096) * TOKENS, 4 * LAYER + NORM
+    held = 6 * of_layers + 2 * MATRIX + BACKWARD * TOKENS
+    assert working(zero=0) == held - logits
+    # Casts, a second copy of all weights, gradients sharded, the head's in three pieces.
+    twice = 2 * of_layers + 4 * (of_layers + 2 * MATRIX)
+    twice += (4 * of_layers + 3 * 2 * MATRIX) / 8 + BACKWARD * TOKENS
+    assert working(zero=1) == twice - logits
 
 
 def test_experts_of_a_layer_are_gathered_together(working):

@@ -1383,31 +1383,34 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
 
 def planned_bytes(problem: Problem, layout: Layout, rank: int) -> tuple[float, float]:
     """Return what head and backward of one program hold beside tensors: copies, gradients."""
-    shape, recipe, tp = problem.shape, problem.job.recipe, layout.tp
-    cut = physics.n_shards(layout) if layout.zero >= 3 else 1
-    mine = expert_shards(layout)
-    cut_experts = physics.n_shards(mine) if layout.zero >= 3 else 1
+    shape, recipe, tp, zero = problem.shape, problem.job.recipe, layout.tp, layout.zero
+    n, n_experts = physics.n_shards(layout), physics.n_shards(expert_shards(layout))
     matrix = physics.padded_vocab(problem, tp) * shape.hidden / tp * has_head(layout, rank)
     own = 0.0 if shape.tied and layout.pp == 1 else matrix
     ends = physics.embedding_params(problem, tp) * has_embedding(layout, rank) + own
-    layers = (rank_params(problem, layout, rank) - ends) / cut
-    layers += rank_experts(problem, layout, rank) / cut_experts
+    rest, experts = rank_params(problem, layout, rank) - ends, rank_experts(problem, layout, rank)
+    layers = rest / n + experts / n_experts if zero >= 3 else rest + experts
+    gradients = rest / n + experts / n_experts if zero else rest + experts
     gathered = 0.0
-    if layout.zero >= 3:
+    if zero >= 3:
         width = max(shape.ffn, shape.heads * shape.head_dim)
         gathered = 2 * shape.hidden * width / tp
         if shape.n_experts:
             gathered = max(gathered, experts_params(problem, layout.ep, layout.etp))
-    sums = 0.0
+    always = 2.0 * layers
+    if zero in (1, 2):  # weights that the update gathers, beside those that the step reads
+        always += 4.0 * (rest + experts + ends)
     if layout.n_micro > 1:
-        sums = recipe.grad_bytes * layers + (recipe.grad_bytes + 2.0) * ends / cut
-    if layout.zero >= 3 and cut <= 32:  # a ring: three pieces, and the logits twice
+        cut = n if zero >= 3 else 1
+        always += recipe.grad_bytes * layers + (recipe.grad_bytes + 2.0) * ends / cut
+    head = matrix if zero >= 3 else 0.0
+    if zero and n <= 32:  # a ring: three pieces, and the logits twice
         tokens = layout.mbs * problem.job.seq_len / layout.cp
-        head, left = matrix + tokens * matrix / shape.hidden, 3 * matrix / cut
+        head, left = head + tokens * matrix / shape.hidden, 3 * matrix / n
     else:
-        head, left = 2 * matrix, matrix
-    backward = (2.0 + recipe.grad_bytes) * layers + 2.0 * (left + gathered)
-    return 2.0 * (layers + head) + sums, backward + sums
+        head, left = head + matrix, matrix
+    backward = recipe.grad_bytes * gradients + 2.0 * (left + gathered)
+    return always + 2.0 * head, always + backward
 
 
 def expert_shards(layout: Layout) -> Layout:

@@ -76,7 +76,9 @@ def others() -> list[Case]:
     return [
         *(case(f"llama-12-{n}-chips", LLAMA3_8B, 12, n_devices=n) for n in (16, 32, 64, 256)),
         case("llama-4-2-micro-batches", LLAMA3_8B, 4, n_micro=2),
+        case("llama-4-zero-0", LLAMA3_8B, 4, zero=0),
         case("llama-4-zero-1", LLAMA3_8B, 4, zero=1),
+        case("llama-4-zero-1-2-micro-batches", LLAMA3_8B, 4, zero=1, n_micro=2),
         case("llama-8-tokens-8k", LLAMA3_8B, 8, seq_len=8192),
         case("llama-8-tokens-8k-offload", LLAMA3_8B, 8, seq_len=8192, activation_offload_layers=8),
         case("mixtral-4", MIXTRAL_8X7B, 4),

@@ -485,6 +485,8 @@ def _fragmentation(p: StageParts) -> str:
 def _overhead(p: StageParts) -> str:
     stack = p.problem.stack
     value = p.breakdown.stages[p.rank]["overhead"]
+    if not stack.communicator_bytes:
+        return _b(stack.context_bytes)
     n = round((value - stack.context_bytes) / stack.communicator_bytes)
     return f"{_b(stack.context_bytes)} + {n} × {_b(stack.communicator_bytes)}"
 
