@@ -59,9 +59,11 @@ class PhaseBytes:
     ring: Floats
     """Where a ring sums the head's gradient, without `memory.ring_bytes`; else -inf."""
     backward: Floats
-    sums: Floats
-    """Gradients summed over micro-batches, where there are several, and the cast copies of the
-    ends, which are then made before the loop over them."""
+    head_sums: Floats
+    """What several micro-batches add: the sum of their gradients, and the cast copies of the ends,
+    which are then made before the loop over them."""
+    backward_sums: Floats
+    """The same in the backward, where gradients of a micro-batch have the width of the sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,21 +103,26 @@ def phase_bytes(recipe: Recipe, held: Held) -> PhaseBytes:
 
     c = w N_layers (+ 4 N with ZeRO 1),  backward = c + g N_layers + (3 w N_head / D | w N_head)
     head = c + w N_head, if gathered, + (- | w N_head)            + w N_gathered
-    sums = g N + w N_ends
+    sums = a N + w N_ends,  in the backward (a - g) N_layers more
 
     w of the cast copies and of gradients on the wire, g of gradients, N as ZeRO shards them but for
-    head, whole, and what is gathered; the first of a pair where a ring sums the head's gradient.
+    head, whole, and what is gathered; a of summed gradients: w with ZeRO 1, whose weights are cast
+    and whole before the loop over micro-batches, else g; the first of a pair where a ring sums the head's gradient.
     """
     cast, grad, wire = cast_bytes(recipe), recipe.grad_bytes, recipe.param_wire_bytes
     copies = cast * held.layers + MASTER_BYTES * held.updated
     gathered = copies + wire * held.gathered_head
     of_head = np.where(held.is_ring, HEAD_PIECES * held.head_shard, held.head)
     backward = copies + grad * held.gradients + wire * (of_head + held.gathered)
+    summed = np.where(held.updated > 0.0, cast or grad, grad)
+    sums = summed * held.layers + (summed + cast) * held.ends + np.zeros_like(backward)
+    of_one = np.where(held.updated > 0.0, summed * held.layers - grad * held.gradients, 0.0)
     return PhaseBytes(
         head=np.where(held.is_ring, -np.inf, gathered + wire * held.head),
         ring=np.where(held.is_ring, gathered, -np.inf),
         backward=backward,
-        sums=grad * held.layers + (grad + cast) * held.ends + np.zeros_like(backward),
+        head_sums=sums,
+        backward_sums=sums + of_one,
     )
 
 

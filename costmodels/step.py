@@ -997,11 +997,18 @@ def _phases(rows: Rows, position: NDArray[np.intp]) -> _Phases | None:
     terms = rows.shapes.phases
     if terms is None:
         return None
-    sums = np.where(rows.table.n_micro > 1, _by_sharding(terms.sums, position), 0.0)
-    each = (terms.head, terms.ring, terms.backward)
-    head, ring, backward = (_by_sharding(x, position) + sums for x in each)
+
+    def at(values: Floats, sums: Floats) -> Floats:
+        more = np.where(rows.table.n_micro > 1, _by_sharding(sums, position), 0.0)
+        return _by_sharding(values, position) + more
+
     logits = _by_rank(rows.shapes.kinds.has_head, rows.table.shape)
-    return _Phases(head, ring, logits * rows.layers.ring_bytes[rows.index], backward)
+    return _Phases(
+        at(terms.head, terms.head_sums),
+        at(terms.ring, terms.head_sums),
+        logits * rows.layers.ring_bytes[rows.index],
+        at(terms.backward, terms.backward_sums),
+    )
 
 
 def _frozen_bytes(rows: Rows) -> Floats | None:

@@ -1400,16 +1400,19 @@ def planned_bytes(problem: Problem, layout: Layout, rank: int) -> tuple[float, f
     always = 2.0 * layers
     if zero in (1, 2):  # weights that the update gathers, beside those that the step reads
         always += 4.0 * (rest + experts + ends)
+    wide = recipe.grad_bytes
     if layout.n_micro > 1:
         cut = n if zero >= 3 else 1
-        always += recipe.grad_bytes * layers + (recipe.grad_bytes + 2.0) * ends / cut
+        if zero in (1, 2):  # gradients of cast weights, whole
+            wide, gradients = 2.0, layers
+        always += wide * layers + (wide + 2.0) * ends / cut
     head = matrix if zero >= 3 else 0.0
     if zero and n <= 32:  # a ring: three pieces, and the logits twice
         tokens = layout.mbs * problem.job.seq_len / layout.cp
         head, left = head + tokens * matrix / shape.hidden, 3 * matrix / n
     else:
         head, left = head + matrix, matrix
-    backward = recipe.grad_bytes * gradients + 2.0 * (left + gathered)
+    backward = wide * gradients + 2.0 * (left + gathered)
     return always + 2.0 * head, always + backward
 
 

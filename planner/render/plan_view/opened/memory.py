@@ -432,12 +432,14 @@ def _planned_working(p: StageParts, recompute_bytes: float) -> Formula:
     alike = kinds.has_embedding == p.first
     alike = alike & (kinds.has_head == p.last) & (kinds.layers == p.n_layers)
     at = rows.table.sharding.item(), rows.table.shape.item(), int(alike[0].argmax())
-    sums = phases.sums[at] if x.n_micro > 1 else 0.0
+    sums, more = 0.0, 0.0
+    if x.n_micro > 1:
+        sums, more = phases.head_sums[at], phases.backward_sums[at]
     if phases.ring[at] > phases.head[at]:
         of_head = [_b(phases.ring[at] + sums), *[_b(layers.ring_bytes.item())] * p.last]
     else:
         of_head = [_b(phases.head[at] + sums)]
-    backward = [_b(phases.backward[at] + sums), _b(recompute_bytes)]
+    backward = [_b(phases.backward[at] + more), _b(recompute_bytes)]
     backward.append(_b(layers.working_bytes.item()))
     if x.pp > 1:
         backward.append(f"2 × {_b(layers.message_bytes.item())}")
