@@ -1,25 +1,27 @@
 """Memory of a step that a compiler lays out beforehand as one program: the most of its moments.
 
-XLA knows when each tensor of a step is needed, and gives the place of those that are gone to
-others; an allocator would too, but the moments of a program of XLA hold other things:
+XLA knows when each tensor of a step is needed, and gives the places of those that have gone to
+others. What its programs of MaxText hold:
 
-  resident   weights and moments in fp32, updated in place: (4 + 8) N, those that ZeRO shards over D
-  always     copies of the layers' weights in 16 bits, cast before the loop over layers, sharded as
-             the weights: no layer is cast when it is gathered
-  head       those, all stored activations, logits in 16 bits, the head's matrix gathered whole, and
-             the gradient of the logits in 16 bits, or in their place with that of the matrix whole
+  resident   weights and moments in fp32, updated in place: (4 + 8) N, shards where ZeRO cuts them
+  always     copies of the layers' weights in 16 bits, cast before the loop over layers and sharded
+             as the weights; with ZeRO 1 also a second copy of all weights in fp32, whole
+  head       those, all stored activations, logits in 16 bits, the head's matrix gathered whole,
+             and either the gradient of the logits beside them, or in their place, and that of the
+             matrix whole
   backward   those, all stored activations, fp32 gradients of the layers (the loop writes into
-             arrays of all layers), the gradient of the head, whole or as pieces of a sum, one layer
-             that is computed again with its temporaries, and weights of it that are gathered whole
+             arrays of all layers), the gradient of the head, whole or as pieces of a sum, one
+             layer that is computed again, its temporaries, and what of it is gathered whole
 
 Gradients live from the backward to the update alone: no step keeps them. Where a step has several
-micro-batches, their sum is kept beside, and all weights are cast before the first. The end (update, gradient of the embedding) takes less than
-the backward.
+micro-batches their sum stands beside, and all weights are cast before the first. The end (update,
+gradient of the embedding) takes less than the backward.
 
 Source: buffer assignment of libtpu 0.0.46 for steps of MaxText 0.2.5 (tools/maxtext_memory,
 docs/maxtext.md). Left out: what the scheduler moves where memory is plenty (it may keep the
-gradient of the logits in place of the head's), the gaps of its packing, programs that unroll
-their layers, embeddings looked up as products (`use_iota_embed`).
+gradient of the logits in place of the head's), gaps between tensors beyond the share of
+activations that all stacks lose, programs that unroll their layers, embeddings that are looked up
+by a product (`use_iota_embed`), weights in 16 bits.
 """
 
 from dataclasses import dataclass
@@ -37,7 +39,7 @@ Floats = NDArray[np.float64]
 
 RING_RANKS = 32
 """Shards up to which the head's gradient is summed in a ring, piece by piece, inside of its product
-(a windowed einsum): seen on 8, 16 and 32 chips; on 64 it is whole before it is scattered."""
+(a windowed einsum). Seen on 8, 16 and 32 chips; on 64 and 256 it is whole and scattered."""
 HEAD_PIECES = 3
 """Shards of the head's 16-bit gradient that wait for its last sum while layers run backward: two
 halves of a ring that goes both ways, and what was received."""
@@ -101,13 +103,15 @@ def cast_bytes(recipe: Recipe) -> float:
 def phase_bytes(recipe: Recipe, held: Held) -> PhaseBytes:
     """Return what the moments of a step hold, by what is held.
 
-    c = w N_layers (+ 4 N with ZeRO 1),  backward = c + g N_layers + (3 w N_head / D | w N_head)
-    head = c + w N_head, if gathered, + (- | w N_head)            + w N_gathered
-    sums = a N + w N_ends,  in the backward (a - g) N_layers more
+    always    c = w N_layers, and 4 N with ZeRO 1
+    ring      head = c + w N_head                  backward = b + 3 w N_head / D
+    whole     head = c + 2 w N_head                backward = b + w N_head
+              b = c + g N_layers + w N_gathered
+    summed    a N + w N_ends more, and in the backward a N_layers in place of g N_layers
 
-    w of the cast copies and of gradients on the wire, g of gradients, N as ZeRO shards them but for
-    head, whole, and what is gathered; a of summed gradients: w with ZeRO 1, whose weights are cast
-    and whole before the loop over micro-batches, else g; the first of a pair where a ring sums the head's gradient.
+    w of the cast copies and of gradients on the wire, g of gradients, a of summed ones: w with
+    ZeRO 1, where the gradients of cast weights are whole, else g. N as ZeRO shards them, but for
+    the head and what is gathered; without ZeRO 3 the head is not gathered: w N_head less.
     """
     cast, grad, wire = cast_bytes(recipe), recipe.grad_bytes, recipe.param_wire_bytes
     copies = cast * held.layers + MASTER_BYTES * held.updated

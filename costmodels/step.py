@@ -857,7 +857,7 @@ def _straggle(rows: Rows) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Phases:
-    """What the moments of a step hold beside states, activations, logits and temporaries, bytes."""
+    """What moments of a step hold beside states, activations, logits and temporaries, bytes."""
 
     head: Floats
     ring: Floats

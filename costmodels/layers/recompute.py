@@ -196,7 +196,7 @@ def stacked(parts: Sequence[Modules], tokens: Floats) -> ModuleTerms:
 
 
 def norm_bytes(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> Floats:
-    """Return what the output of one norm keeps, 2 h / t_sp bytes a token; 0 where it is not kept."""
+    """Return what the output of one norm keeps, 2 h / t_sp bytes a token; 0 if it is not kept."""
     stack, element = problem.stack, problem.job.recipe.activation_bytes
     if stack.keeps == "products":
         return np.zeros_like(tokens)

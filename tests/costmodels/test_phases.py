@@ -35,7 +35,11 @@ def working(toy_problem, toy_pool):
 
     def find(zero: int = 3, n: int = 8, gbs: int = 0, recompute: str = "full", **more) -> float:
         problem = toy_problem(
-            shape=more.pop("shape", FOUR), pool=toy_pool(8), stack=XLA, seq_len=TOKENS, gbs=gbs or n
+            shape=more.pop("shape", FOUR),
+            pool=toy_pool(8),
+            stack=XLA,
+            seq_len=TOKENS,
+            gbs=gbs or n,
         )
         return stage(problem, zero, n, recompute, **more)["working"]
 

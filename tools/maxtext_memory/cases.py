@@ -1,9 +1,9 @@
-"""Plans whose steps were compiled for TPUs: models cut in depth, so that a compiler takes minutes."""
+"""Plans whose steps were compiled for TPUs, of models cut in depth."""
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from costmodels.examples import LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B
+from costmodels.examples import DEEPSEEK_V3, LLAMA3_8B, LLAMA3_70B, MIXTRAL_8X7B
 from costmodels.plans import Layout
 from costmodels.shapes import ModelShape, TrainingJob
 from hardware.catalogue import load_catalogue
@@ -44,12 +44,12 @@ class Case:
         return replace(pool_of("tpu", n, n, "Google"), accelerator=part)
 
 
-def case(
-    name: str, shape: ModelShape, layers: int, seq_len: int = 2048, **changes: Any
-) -> Case:
+def case(name: str, shape: ModelShape, layers: int, seq_len: int = 2048, **changes: Any) -> Case:
     """Return a case of ZeRO-3 on 8 chips with full recomputation, changed where it says so."""
     chip = changes.pop("chip", "v6e")
-    n, tp, mbs = (changes.setdefault(key, x) for key, x in (("n_devices", 8), ("tp", 1), ("mbs", 1)))
+    n, tp, mbs = (
+        changes.setdefault(key, x) for key, x in (("n_devices", 8), ("tp", 1), ("mbs", 1))
+    )
     dp, n_micro = n // tp, changes.pop("n_micro", 1)
     full = {"recompute": "full", "recompute_layers": layers}
     base = {"dp": dp, "zero": 3, "sp": tp > 1, "gbs": mbs * dp * n_micro, **full}
@@ -58,6 +58,12 @@ def case(
 
 
 NONE = {"recompute": "none", "recompute_layers": 0}
+MLP, CORE = (
+    {"recompute": "selective", "recompute_layers": 0, "recompute_modules": (name,)}
+    for name in ("mlp", "core_attn")
+)
+DEEPSEEK_5 = replace(DEEPSEEK_V3, mtp_layers=0)
+"""Three dense layers and two with experts, by its first layers."""
 
 
 def matrix() -> list[Case]:
@@ -86,6 +92,9 @@ def others() -> list[Case]:
         case("llama-32-64-chips-tokens-16k", LLAMA3_8B, 32, seq_len=8192, mbs=2, n_devices=64),
         case("llama-32-64-chips-none", LLAMA3_8B, 32, n_devices=64, **NONE),
         case("llama-70b-64-chips-tokens-8k", LLAMA3_70B, 80, seq_len=8192, n_devices=64),
+        case("llama-8-tokens-8k-mlp", LLAMA3_8B, 8, seq_len=8192, **MLP),
+        case("llama-8-tokens-8k-core-attn", LLAMA3_8B, 8, seq_len=8192, **CORE),
+        case("deepseek-v3-5-ep8", DEEPSEEK_5, 5, ep=8, n_devices=32),
         case("llama-8-v5p", LLAMA3_8B, 8, chip="v5p"),
         case("llama-8-v5p-none", LLAMA3_8B, 8, chip="v5p", **NONE),
     ]

@@ -1,4 +1,4 @@
-"""What libtpu takes for a step, asked without a TPU: its compiler, as far as the layout of memory."""
+"""What libtpu takes for a step: its compiler, without a TPU, until memory is laid out."""
 
 import os
 import re

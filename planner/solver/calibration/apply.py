@@ -36,9 +36,9 @@ def calibrated_stack(stack: StackProfile, calibration: Calibration) -> StackProf
     """Return a profile with its calibrated numbers.
 
     A profile that has the number of its class, and none of its own in the calibration, gets that
-    of the class; what all stacks share a profile may have of its own too. The anchors scale what takes time: launches and the fixed part by `compute`, the
-    wait for the last rank of a tp group by `scale_up`, stalls beside messages between nodes by
-    `scale_out`.
+    of the class; what all stacks share a profile may have of its own too. The anchors scale what
+    takes time: launches and the fixed part by `compute`, the wait for the last rank of a tp group
+    by `scale_up`, stalls beside messages between nodes by `scale_out`.
     """
     values, base = calibration.values, _CLASSES[stack.kind]
     entries: dict[str, Any] = {}
