@@ -514,6 +514,24 @@ def rebuilt_bytes(
     return np.asarray(element_bytes * n * each)
 
 
+def context_output_bytes(
+    shape: ModelShape,
+    stack: StackProfile,
+    tokens: ArrayLike,
+    tp: ArrayLike,
+    element_bytes: float = 2.0,
+) -> Floats:
+    """Return what a flash kernel keeps that runs again where products alone are kept, bytes.
+
+    (2 h_v + 4 a) / t a token: its output and the log-sum-exp. 0 where the output is kept for the
+    projection after it.
+    """
+    t, n = np.asarray(tp, dtype=np.float64), np.asarray(tokens, dtype=np.float64)
+    if stack.keeps != "products" or not shape.flash_attention:
+        return np.zeros_like(n * t)
+    return np.asarray(n * (element_bytes * shape.v_width + 4.0 * shape.heads) / t)
+
+
 def saved_input_bytes(shape: ModelShape, batch: MicroBatch, tp: ArrayLike) -> tuple[float, Floats]:
     """Return what quantised inputs save of a layer, bytes a token: cut over tp with SP, by t.
 

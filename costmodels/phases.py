@@ -38,7 +38,7 @@ from costmodels.shapes import ModelShape
 Floats = NDArray[np.float64]
 
 RING_RANKS = 32
-"""Shards up to which the head's gradient is summed in a ring, piece by piece, inside of its product
+"""Shards up to which the head's gradient is summed in a ring, piece by piece, inside its product
 (a windowed einsum). Seen on 8, 16 and 32 chips; on 64 and 256 it is whole and scattered."""
 HEAD_PIECES = 3
 """Shards of the head's 16-bit gradient that wait for its last sum while layers run backward: two

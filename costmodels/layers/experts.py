@@ -523,19 +523,20 @@ def expert_working_bytes(
     """Return the temporaries of the experts' backward, bytes.
 
     (6 gated, 4 otherwise) f_e / t_e a row, and the gradients of permuted input and output, 4 h a
-    row, where tokens are permuted. In a step that is compiled as one program 2 f_e / t_e: the
-    gradients of both products take the places of these (`costmodels.phases`).
+    row, where tokens are permuted. In a step that is compiled as one program 2 f_e / t_e, because
+    gradients of both products take the places of these, and 6 h, with the rows of the combine
+    (buffers of libtpu, `costmodels.phases`).
     """
     n = local_tokens(problem.stack, tokens, tp, sp, ep)
     shape, rows = problem.shape, roomy_rows(problem, n, sp, ep, etp)
-    each = 6.0 if shape.gated else 4.0
+    inner, permuted = 6.0 if shape.gated else 4.0, 4.0
     if problem.stack.memory_plan == "phases":
-        each = 2.0
-    inner = each * shape.expert_ffn / np.asarray(etp, dtype=np.float64)
+        inner, permuted = 2.0, 6.0
     wide = problem.job.recipe.activation_bytes / 2.0
-    return np.asarray(
-        rows * (wide * inner + (wide * 4.0 * shape.expert_hidden if shape.n_experts > 1 else 0.0))
-    )
+    each = wide * inner * shape.expert_ffn / np.asarray(etp, dtype=np.float64)
+    if shape.n_experts > 1:
+        each = each + wide * permuted * shape.expert_hidden
+    return np.asarray(rows * each)
 
 
 def expert_scratch_bytes(problem: Problem, etp: Ints) -> Floats:

@@ -150,7 +150,8 @@ def module_terms(
 
     bytes a token that are no longer kept, and what runs again (t_sp = t with SP, else 1):
 
-      core_attn       the scores (`memory.layer_activation_bytes`); the core and its exchange
+      core_attn       the scores (`memory.layer_activation_bytes`), or the output where a stack
+                      keeps products alone (`memory.context_output_bytes`); the core, its exchange
       layernorm       2 h / t_sp a norm that stands alone; 4 h / t_sp bytes of traffic each
       mla_up_proj     (4 a d_k + 2 a d_v) / t + 2 (r_q + r_kv) / t; r_q -> a d_k / t and
                       r_kv -> a (d_n + d_v) / t, norms of the latents, rotation, and with SP the
@@ -216,9 +217,9 @@ def attention_modules(problem: Problem, tokens: Floats, tp: Ints, sp: Ints, core
     shape, stack, part = problem.shape, problem.stack, problem.pool.accelerator
     zeros = np.zeros_like(tokens)
     nothing = Exposure(zeros, zeros)
-    entries = {
-        "core_attn": RecomputedModule(core.forward_s, core.dropped_bytes, zeros, nothing, zeros)
-    }
+    width = problem.job.recipe.activation_bytes
+    dropped = core.dropped_bytes + memory.context_output_bytes(shape, stack, tokens, tp, width)
+    entries = {"core_attn": RecomputedModule(core.forward_s, dropped, zeros, nothing, zeros)}
     if shape.latent:
         total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
         quantized = memory.quantized_inputs(problem)

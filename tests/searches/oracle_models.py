@@ -574,6 +574,9 @@ def layer_modules(
         norm_bytes = 0.0
     scores = physics.layer_activation_bytes(problem, tokens, tp, sp, scores=True)
     scores -= physics.layer_activation_bytes(problem, tokens, tp, sp, scores=False)
+    if problem.stack.keeps == "products" and shape.flash_attention:  # the output, and its sums
+        scores += tokens * (2.0 * shape.heads * (shape.v_head or shape.head_dim) / tp)
+        scores += tokens * 4.0 * shape.heads / tp
     found = {"core_attn": (core.core[0] + core.exposed[0], scores, 0.0)}
     latent = bool(shape.kv_rank)
     if latent or routed:
@@ -651,7 +654,9 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
     permuted = narrow * h if n_experts > 1 else 0.0
     passing = 4.0 * h if n_experts > 1 else 0.0
     scores = 8.0 * n_experts * tokens if n_experts > 1 else 0.0
-    passed = 2.0 * width if stack.memory_plan == "phases" else inner
+    passed = inner
+    if stack.memory_plan == "phases":
+        passed, passing = 2.0 * width, 1.5 * passing
     return Experts(
         compute=(ahead, behind),
         routing=routing,
