@@ -230,8 +230,10 @@ SHARED = {
     "host_share_without_tp": (0.3, 1.0),
 }
 """Numbers that are the same for every stack, with the range that makes sense; but for
-`context_bytes` and `communicator_bytes` where a compiler plans the memory of a step: there is no
-context of a driver, and buffers of collectives are tensors of the program."""
+`OF_DRIVERS` where a compiler plans the memory of a step."""
+OF_DRIVERS = ("context_bytes", "communicator_bytes")
+"""Those that a planned step does without: there is no context of a driver, and buffers of
+collectives are tensors of the program."""
 
 
 SOFTMAX_BATCH = 4
