@@ -46,11 +46,11 @@ Ironwood's link to its host is not published: what they keep there is priced at 
 a v6e. `output_dir` is refused by MaxText's own parser too ([MaxText](maxtext.md)).
 
 Memory is that of the program that libtpu lays out for a step ([MaxText](maxtext.md#memory)),
-within 5 % of what it took for the plans that it was asked for. Of the recipes of Trillium whose memory
-is judged all but one fit, the large ones with 30 to 32 GB of the 32 that a chip has to give, as
-one expects of recipes that were tuned on it. Not priced: embeddings that are looked up by a
-product (`use_iota_embed`), a capacity of experts, weights in 16 bits. Tensors that a policy takes to the
-host besides a layer's input are priced as computed again.
+within 6 % of what it took for the plans that it was asked for. Of the recipes of Trillium whose
+memory is judged all but one fit, the large ones with 30 to 32 GB of the 32 that a chip has to
+give, as one expects of recipes that were tuned on it. Not priced: embeddings that are looked up
+by a product (`use_iota_embed`), a capacity of experts, weights in 16 bits. Tensors that a policy
+takes to the host besides a layer's input are priced as computed again.
 """,
 }
 
