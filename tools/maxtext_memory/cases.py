@@ -62,6 +62,7 @@ MLP, CORE = (
     {"recompute": "selective", "recompute_layers": 0, "recompute_modules": (name,)}
     for name in ("mlp", "core_attn")
 )
+CONTEXT = {"cp": 2, "dp": 4, "shard": 8, "cp_comm": "all-gather", "gbs": 4}
 DEEPSEEK_5 = replace(DEEPSEEK_V3, mtp_layers=0)
 """Three dense layers and two with experts, by its first layers."""
 
@@ -94,6 +95,7 @@ def others() -> list[Case]:
         case("llama-70b-64-chips-tokens-8k", LLAMA3_70B, 80, seq_len=8192, n_devices=64),
         case("llama-8-tokens-8k-mlp", LLAMA3_8B, 8, seq_len=8192, **MLP),
         case("llama-8-tokens-8k-core-attn", LLAMA3_8B, 8, seq_len=8192, **CORE),
+        case("llama-8-tokens-8k-cp2", LLAMA3_8B, 8, seq_len=8192, **CONTEXT),
         case("deepseek-v3-5-ep8", DEEPSEEK_5, 5, ep=8, n_devices=32),
         case("llama-8-v5p", LLAMA3_8B, 8, chip="v5p"),
         case("llama-8-v5p-none", LLAMA3_8B, 8, chip="v5p", **NONE),
