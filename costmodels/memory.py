@@ -39,16 +39,26 @@ class KeptBytes(NamedTuple):
     """K: optimizer states with the master copy, and what is sharded with them."""
 
 
+MASTER_BYTES = 4.0
+"""Of fp32 weights, which a recipe with a master copy counts among its states."""
+
+
 def param_bytes_kept(recipe: Recipe, stack: StackProfile = FUSED) -> KeptBytes:
     """Return what a parameter takes by kind, before sharding.
 
     FSDP2 casts its master copy at every gather. Where a recipe copies gradients for the update,
-    `StackProfile.grad_copies` says what is kept of both.
+    `StackProfile.grad_copies` says what is kept of both. Where a compiler plans the memory of a
+    step, weights are fp32, and what else there is of them lives within the step
+    (`costmodels.phases`).
 
     >>> from costmodels.precision import RECIPES
     >>> param_bytes_kept(RECIPES["fp16", "adam"])
     KeptBytes(weights=2, shard_weights=2, grads=2.0, states=16.0)
     """
+    if stack.memory_plan == "phases":
+        master = MASTER_BYTES if recipe.has_master_copy else 0.0
+        weights = master or recipe.param_bytes
+        return KeptBytes(weights, weights, 0.0, recipe.state_bytes - master)
     cast = bool(stack.sharded_units) and recipe.has_master_copy
     copy, grads, states = recipe.grad_copy_bytes, recipe.grad_bytes, recipe.state_bytes
     if copy and stack.grad_copies == "sharded":
@@ -222,12 +232,15 @@ def norm_bytes_besides(
     return eager_norm_bytes(stack, element_bytes)
 
 
-def inner_bytes(shape: ModelShape) -> float:
+def inner_bytes(shape: ModelShape, stack: StackProfile = FUSED) -> float:
     """Return what an MLP keeps of one column of its inner width in 16 bits, bytes a token.
 
     Input and output of the activation, 4, with a gate 6; of ReLU the output alone, 2, which is the
-    input of the next product: its sign says the gradient.
+    input of the next product: its sign says the gradient. Where outputs of products alone are kept
+    no output of the activation.
     """
+    if stack.keeps == "products":
+        return 4.0 if shape.gated else 2.0
     if shape.gated:
         return 6.0
     return 2.0 if shape.operators and shape.operators.activation == "relu" else 4.0
@@ -285,10 +298,11 @@ def qk_norm_bytes(
 
     (2 + n) (h_q / t + h_kv) + 4 (a + a_kv) / t, n as of other norms (`norm_bytes_besides`), and a
     number a head, or one each over their width.
+    Nothing where outputs of products alone are kept.
     Source: saved tensors of transformers models/qwen3.
     """
     t = np.asarray(tp, dtype=np.float64)
-    if not qk_norm_params(shape):
+    if not qk_norm_params(shape) or stack.keeps == "products":
         return np.zeros_like(t)
     heads = kv_heads_per_rank(shape, tp)
     each = element_bytes + norm_bytes_besides(shape, stack, element_bytes)
@@ -419,7 +433,8 @@ def layer_activation_bytes(
     without a flash kernel. A gate of attention's output keeps 4 h_q / t, itself and what it gates.
     Activations in fp32 (`element_bytes` 4) take twice that, but for masks,
     the log-sum-exp and scores that are in fp32 anyway. Where linear layers keep quantised inputs
-    (`quantized_inputs`), what `saved_input_bytes` says comes off.
+    (`quantized_inputs`), what `saved_input_bytes` says comes off. Where outputs of products alone
+    are kept (`StackProfile.keeps`) 4h of the 8h, and c is 4 (2 without a gate): `rebuilt_bytes`.
 
     With h_q = h_kv = h, f = 4h and dropout this is s b h (10 + 24/t + 5 a s / (h t)) of
     Korthikanti et al. 2022, section 4.1, and s b h / t (34 + 5 a s / h) with sequence parallelism.
@@ -437,8 +452,9 @@ def layer_activation_bytes(
     h, q = shape.hidden, shape.q_width
     pair = 0 if shape.kv_shared else kv_heads_per_rank(shape, tp) * shape.pair_dim
     wide = batch.element_bytes / 2.0
-    unsplit = (8.0 * wide + (2.0 if shape.dropout else 0.0)) * h
-    inner = inner_bytes(shape) * shape.ffn / t
+    of_norms = 4.0 if stack.keeps == "products" else 8.0
+    unsplit = (of_norms * wide + (2.0 if shape.dropout else 0.0)) * h
+    inner = inner_bytes(shape, stack) * shape.ffn / t
     if shape.latent:
         # Queries and keys of one width, values and output of another; latents before and after
         # their norms, and the one key with positions, on the rank's share of the sequence.
@@ -472,6 +488,48 @@ def layer_activation_bytes(
     total = (unsplit + more_unsplit) / np.where(np.asarray(sp) > 0, t, 1.0)
     per_token = total + split + more_split + scores
     return np.asarray(batch.tokens, dtype=np.float64) * per_token
+
+
+def rebuilt_bytes(
+    shape: ModelShape,
+    stack: StackProfile,
+    tokens: ArrayLike,
+    tp: ArrayLike,
+    sp: ArrayLike,
+    element_bytes: float = 2.0,
+) -> Floats:
+    """Return what a layer that keeps outputs of products alone builds again, bytes.
+
+    2 (2 h / t_sp + f / t) a token: outputs of both norms and of the activation, and of norms of
+    queries and keys, while the layer runs backward. 0 where all of it is kept.
+    Source: jax.checkpoint_policies.save_only_these_names; buffers of steps of MaxText.
+    """
+    t, n = np.asarray(tp, dtype=np.float64), np.asarray(tokens, dtype=np.float64)
+    if stack.keeps != "products":
+        return np.zeros_like(n * t)
+    split = np.where(np.asarray(sp) > 0, t, 1.0)
+    each = 2.0 * shape.hidden / split + shape.ffn / t
+    if qk_norm_params(shape):
+        each = each + shape.q_width / t + kv_heads_per_rank(shape, tp) * shape.head_dim
+    return np.asarray(element_bytes * n * each)
+
+
+def context_output_bytes(
+    shape: ModelShape,
+    stack: StackProfile,
+    tokens: ArrayLike,
+    tp: ArrayLike,
+    element_bytes: float = 2.0,
+) -> Floats:
+    """Return what a flash kernel keeps that runs again where products alone are kept, bytes.
+
+    (2 h_v + 4 a) / t a token: its output and the log-sum-exp. 0 where the output is kept for the
+    projection after it.
+    """
+    t, n = np.asarray(tp, dtype=np.float64), np.asarray(tokens, dtype=np.float64)
+    if stack.keeps != "products" or not shape.flash_attention:
+        return np.zeros_like(n * t)
+    return np.asarray(n * (element_bytes * shape.v_width + 4.0 * shape.heads) / t)
 
 
 def saved_input_bytes(shape: ModelShape, batch: MicroBatch, tp: ArrayLike) -> tuple[float, Floats]:
@@ -558,6 +616,21 @@ def gathered_bytes(
     vocab = np.asarray(tokens, dtype=np.float64) * padded_vocab(shape, tp)
     gathers = (np.asarray(tp) > 1) & (not stack.logits_sharded)
     return np.where(gathers, GATHERED_LOGIT_BYTES * vocab, 0.0)
+
+
+def ring_bytes(
+    shape: ModelShape, stack: StackProfile, tokens: ArrayLike, tp: NDArray[np.int32]
+) -> Floats:
+    """Return what logits take beside their gradient in a planned step, bytes: 2 tokens V / t.
+
+    Where the head's gradient is summed in a ring, piece by piece, its loop reads the gradient of
+    the logits, which then has a place of its own; else it takes that of the logits
+    (`costmodels.phases`). 0 in other stacks.
+    """
+    n = np.asarray(tokens, dtype=np.float64)
+    if stack.memory_plan != "phases":
+        return np.zeros_like(n * tp)
+    return 2.0 * n * padded_vocab(shape, tp) / np.asarray(tp)
 
 
 def working_bytes(

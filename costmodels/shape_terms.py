@@ -33,6 +33,14 @@ from costmodels.layers.params import expert_linear_params, expert_params, padded
 from costmodels.offload.optimizer import HostUpdate, gradients_leave, host_state_bytes, host_update
 from costmodels.optimizers.groups import GroupTerms, Part, group_terms
 from costmodels.parameters import embedding_params, head_params, lookup_params
+from costmodels.phases import (
+    RING_RANKS,
+    Held,
+    PhaseBytes,
+    gathered_params,
+    head_matrix,
+    phase_bytes,
+)
 from costmodels.plans import ShapeTable, ShardingTable
 from costmodels.precision import ONE_LAYOUT_GENERATIONS
 from costmodels.problem import Problem, Problems, over_kinds
@@ -112,6 +120,8 @@ class ShapeTerms:
     groups: GroupTerms | None = None
     """What an optimizer by groups of parameters takes more, by sharding and kind; None where all
     parameters take the same. `state_bytes`, `optimizer_s` and `data_parallel` have it."""
+    phases: PhaseBytes | None = None
+    """What the moments of a step that a compiler lays out hold, by sharding and kind."""
 
     def alone(self, shape: int, sharding: int) -> "ShapeTerms":
         """Return the terms of one shape with one sharding, as if there were no others."""
@@ -167,6 +177,7 @@ class ShapeTerms:
             frozen_bytes=cut(self.frozen_bytes),
             host_update=cut(self.host_update),
             groups=cut(self.groups),
+            phases=cut(self.phases),
         )
 
 
@@ -647,12 +658,48 @@ def tuned_states(
     }
 
 
+def step_phases(
+    problem: Problem, shapes: ShapeTable, shardings: ShardingTable, kinds: StageKinds
+) -> PhaseBytes | None:
+    """Return what the moments of a step hold beside its terms; None where terms are summed."""
+    if problem.stack.memory_plan != "phases":
+        return None
+    shape, zero = problem.shape, shardings.zero[:, None, None]
+
+    def over(ranks: Ints, is_cut: Bools) -> Floats:
+        return np.where(is_cut, shardings.shard(ranks).astype(np.float64)[..., None], 1.0)
+
+    copies, matrix = expert_copies(shapes), head_matrix(shape, shapes.tp)[:, None]
+    ends = kinds.has_embedding * lookup_params(shape, problem.job.seq_len, shapes.tp)[:, None]
+    head = kinds.has_head * matrix
+    ends = ends + head * ((shapes.pp[:, None] > 1) | (not shape.tied))
+    layers = np.maximum(0.0, kind_params(problem, shapes, kinds) - ends)
+    routed = kind_expert_params(problem, shapes, kinds)
+    shard, cut = over(shapes.replicas, zero >= 3), over(shapes.replicas, zero >= 1)
+    return phase_bytes(
+        problem.job.recipe,
+        Held(
+            layers=layers / shard + routed / over(copies, zero >= 3),
+            ends=ends / shard,
+            updated=np.where((zero == 1) | (zero == 2), layers + routed + ends, 0.0),
+            gradients=layers / cut + routed / over(copies, zero >= 1),
+            head=head,
+            head_shard=head / cut,
+            gathered_head=np.where(zero >= 3, head, 0.0),
+            gathered=np.where(zero >= 3, gathered_params(shape, shapes)[:, None], 0.0),
+            is_ring=(zero >= 1) & (cut <= RING_RANKS),
+        ),
+    )
+
+
 def _unit_bytes(
     problem: Problem, shapes: ShapeTable, shardings: ShardingTable, ends: Floats
 ) -> Floats:
     """Return whole units of ZeRO 2 and 3 by sharding and shape; `ends` are parameters."""
     zero, tuning = shardings.zero[:, None], problem.job.tuning
     largest = largest_layer_params(problem.shape, shapes)
+    if problem.stack.memory_plan == "phases":
+        return np.zeros((len(zero), len(largest)))
     if tuning is None:
         return memory.zero3_working_bytes(problem.job.recipe, largest, ends, zero)
     linear = np.zeros_like(largest)
@@ -1209,4 +1256,5 @@ def shape_terms(problem: Problem, shapes: ShapeTable, shardings: ShardingTable) 
         host_update=_host_update(
             problem, shapes, shardings, params, routed.params if routed else None
         ),
+        phases=step_phases(problem, shapes, shardings, kinds),
     )

@@ -54,6 +54,12 @@ class StackProfile:
     grad_copies: str
     """Where a recipe copies gradients for the update (fp16): the copy is `sharded` with the
     optimizer, `whole`, or the only gradient that is kept (`alone`)."""
+    memory_plan: str
+    """Memory of a step: `summed`, as an allocator serves what is alive together, or `phases`, a
+    compiler that lays out the whole step beforehand (`costmodels.phases`)."""
+    keeps: str
+    """What layers that are not recomputed keep: `operands` of every operator, or outputs of
+    `products` alone: norms and activations run again (a policy of `jax.checkpoint`)."""
     flat_optimizer: bool
     """The optimizer works on flat tensors of all parameters, copied to and from at every step
     (DeepSpeed's ZeRO 1 and 2), see `costmodels.memory.flat_copy_bytes`."""
@@ -152,7 +158,8 @@ class StackProfile:
     """Weight gradients are accumulated into main gradients inside the GEMM, which keeps one
     scratch tensor per distinct weight shape."""
     context_bytes: float
-    """CUDA context, loaded kernels, library workspaces on every device."""
+    """CUDA context, loaded kernels, library workspaces on every device, or what a runtime of
+    compiled steps keeps for itself (`RESERVED_BYTES`)."""
     communicator_bytes: float
     """Buffers of one more communicator that leaves the node."""
     fragmentation_frac: float
@@ -222,7 +229,11 @@ SHARED = {
     "graph_launch_s": (0.0, 100e-6),
     "host_share_without_tp": (0.3, 1.0),
 }
-"""Numbers that are the same for every stack, with the range that makes sense."""
+"""Numbers that are the same for every stack, with the range that makes sense; but for
+`OF_DRIVERS` where a compiler plans the memory of a step."""
+OF_DRIVERS = ("context_bytes", "communicator_bytes")
+"""Those that a planned step does without: there is no context of a driver, and buffers of
+collectives are tensors of the program."""
 
 
 SOFTMAX_BATCH = 4
@@ -275,6 +286,8 @@ FUSED = StackProfile(
     zero3_traffic="prefetched",
     sharded_units="",
     grad_copies="sharded",
+    memory_plan="summed",
+    keeps="operands",
     flat_optimizer=False,
     pads_vocab=True,
     reduce_width="recipe",
@@ -397,6 +410,10 @@ _XLA = replace(
     host_s_per_layer=1.0e-3,
     routes_on_host=False,
 )
+
+RESERVED_BYTES = 1.25 * GIB
+"""What libtpu keeps of a device, the most that its messages name: 0.52 GiB of TPU v3, 1.25 of v4,
+0.75 of v6e ("Used ... of 31.25G hbm", "reserved 1.25G"). A program of MaxText takes 0.06 more."""
 
 STACKS: dict[str, StackProfile] = {
     profile.name: profile
@@ -522,14 +539,18 @@ STACKS: dict[str, StackProfile] = {
         replace(EAGER, name="meta"),
         # Weights are cast before they are gathered, gradients summed before they are cast back,
         # and gathered keys and values kept for the backward: the step that XLA compiles of
-        # MaxText 0.2.5 (scripts/check_maxtext --train). Its loss, compiled for v6e by libtpu
-        # 0.0.46, takes 3.8 to 4.4 bytes a logit: 16 bits and their gradient.
+        # MaxText 0.2.5 (scripts/check_maxtext --train). Logits in 16 bits, which turn into their
+        # gradient in place, and what else a step holds: scripts/maxtext_memory.
         replace(
             _XLA,
             name="maxtext",
             reduce_width="weights",
             cp_gathers="kept",
-            logit_bytes=COMPILED_LOGIT_BYTES,
+            logit_bytes=2.0,
+            memory_plan="phases",
+            context_bytes=RESERVED_BYTES,
+            communicator_bytes=0.0,  # what collectives need is among the tensors of the program
+            keeps="products",
         ),
         replace(_XLA, name="paxml"),
     )

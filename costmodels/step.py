@@ -856,6 +856,17 @@ def _straggle(rows: Rows) -> float:
 
 
 @dataclass(frozen=True, slots=True)
+class _Phases:
+    """What moments of a step hold beside states, activations, logits and temporaries, bytes."""
+
+    head: Floats
+    ring: Floats
+    ring_logits: Floats
+    """What comes to `ring`; ZeRO does not change it."""
+    backward: Floats
+
+
+@dataclass(frozen=True, slots=True)
 class _Memory:
     """Memory by term and kind of rank, bytes; what ZeRO changes apart from what it does not."""
 
@@ -869,6 +880,16 @@ class _Memory:
     overhead: Floats
     frozen: Floats | None = None
     """Weights of a vision tower that are not trained, whole on every device of the first stage."""
+    phases: _Phases | None = None
+    """Of a step that a compiler lays out; then the peak is no sum (`costmodels.phases`)."""
+
+    @property
+    def working(self) -> Floats:
+        """What the peak holds beside the other terms."""
+        if self.phases is None:
+            return self.passing + self.zero_units
+        head = np.maximum(self.phases.head, self.phases.ring + self.phases.ring_logits)
+        return np.maximum(head, self.phases.backward + self.passing - self.logits)
 
 
 def _chunks_in_flight(rows: Rows) -> tuple[Floats, Floats]:
@@ -932,9 +953,12 @@ def _memory(rows: Rows) -> _Memory:
     gone = logits
     if not rows.problem.stack.logits_sharded:
         gone = _by_rank(kinds.has_head, shape_idx) * layers.gathered_bytes[index]
-    passing = recomputed + (layers.working_bytes[index] - gone)
-    np.maximum(0.0, passing, out=passing)
-    passing += layers.scratch_bytes[index]
+    if terms.phases is None:
+        passing = recomputed + (layers.working_bytes[index] - gone)
+        np.maximum(0.0, passing, out=passing)
+        passing += layers.scratch_bytes[index]
+    else:  # the logits have gone as a whole then, and no product adds to a gradient in place
+        passing = recomputed + layers.working_bytes[index] + np.zeros_like(gone)
     if kinds.passing is not None:
         module = rows.problem.shape.mtp_layers * _by_rank(kinds.has_head, shape_idx)
         has_layers = _by_rank(kinds.layers, shape_idx) + module > 0.0
@@ -964,6 +988,26 @@ def _memory(rows: Rows) -> _Memory:
         zero_units=_of_sharding(terms.zero_working_bytes, position),
         overhead=terms.overhead_bytes[shape_idx],
         frozen=_frozen_bytes(rows),
+        phases=_phases(rows, position),
+    )
+
+
+def _phases(rows: Rows, position: NDArray[np.intp]) -> _Phases | None:
+    """Return what the moments of a planned step hold by kind of rank; None of other steps."""
+    terms = rows.shapes.phases
+    if terms is None:
+        return None
+
+    def at(values: Floats, sums: Floats) -> Floats:
+        more = np.where(rows.table.n_micro > 1, _by_sharding(sums, position), 0.0)
+        return _by_sharding(values, position) + more
+
+    logits = _by_rank(rows.shapes.kinds.has_head, rows.table.shape)
+    return _Phases(
+        at(terms.head, terms.head_sums),
+        at(terms.ring, terms.head_sums),
+        logits * rows.layers.ring_bytes[rows.index],
+        at(terms.backward, terms.backward_sums),
     )
 
 
@@ -984,19 +1028,26 @@ def _queue_is_full(rows: Rows, chunks: Floats) -> Bools:
     return queue_is_full(layers, *_pp_vpp(rows), chunks, domains, blocking_p2p=blocking)
 
 
-def memory_terms(rows: Rows) -> dict[str, Floats]:
+def memory_terms(rows: Rows, *, is_linear: bool = False) -> dict[str, Floats]:
     """Return the memory of each kind of rank by term, bytes, `(n_kinds, ...)` each.
 
     The peak is the sum: it is reached where a backward starts while all micro-batches of the
     rank are in flight. On the last stage that is the loss's or the last layer's, whichever needs
-    more: `working` holds what a layer's temporaries need beyond the logits.
+    more: `working` holds what a layer's temporaries need beyond the logits. Of a step that a
+    compiler lays out it holds what makes the sum the most of its moments (`costmodels.phases`);
+    with `is_linear` the sum of them, which is more, but linear in the layers of a rank.
     """
     memory = _memory(rows)
+    working = memory.working
+    if is_linear and memory.phases:
+        phases = memory.phases
+        head = np.maximum(phases.head, phases.ring + phases.ring_logits)
+        working = head + phases.backward + memory.passing
     parts = {
         "states": memory.states if memory.frozen is None else memory.states + memory.frozen,
         "activations": memory.activations,
         "logits": memory.logits,
-        "working": memory.passing + memory.zero_units,
+        "working": working,
         "fragmentation": rows.problem.stack.fragmentation_frac * memory.activations,
         "overhead": memory.overhead[None],
     }
@@ -1107,36 +1158,55 @@ def peak_bytes(rows: Rows) -> Floats:
     The sum of `memory_terms`, what ZeRO does not change first: in a block that part is computed
     once for all ZeRO stages.
     """
-    stays, shared = _peak_parts(rows)
-    maximum: Floats = stays[0] + shared[0]
-    one = np.empty_like(maximum)
-    for of_kind in zip(stays[1:], shared[1:], strict=True):
-        np.maximum(maximum, np.add(*of_kind, out=one), out=maximum)
+    maximum: Floats | None = None
+    for stays, shared in _peak_parts(rows):
+        for of_kind in zip(stays, shared, strict=True):
+            if maximum is None:
+                maximum = of_kind[0] + of_kind[1]
+                one = np.empty_like(maximum)
+            else:
+                np.maximum(maximum, np.add(*of_kind, out=one), out=maximum)
+    assert maximum is not None  # there is a rank
     return maximum
 
 
-def _peak_parts(rows: Rows) -> tuple[Floats, Floats]:
-    """Return the memory that ZeRO does not change and what it does, by kind of rank, bytes."""
+def _peak_parts(rows: Rows) -> list[tuple[Floats, Floats]]:
+    """Return the memory that ZeRO does not change and what it does, by kind of rank, bytes.
+
+    Of each moment that may be the peak: one, or those of a step that a compiler lays out.
+    """
     memory = _memory(rows)
     stays = (1.0 + rows.problem.stack.fragmentation_frac) * memory.activations
-    stays += memory.passing
-    stays += memory.logits + memory.overhead
+    if memory.phases is None:
+        stays += memory.passing
+        stays += memory.logits + memory.overhead
+        if memory.frozen is not None:
+            stays += memory.frozen
+        return [(stays, memory.states + memory.zero_units)]
+    stays = stays + memory.overhead
     if memory.frozen is not None:
-        stays += memory.frozen
-    return stays, memory.states + memory.zero_units
+        stays = stays + memory.frozen
+    at_head = stays + memory.logits
+    return [
+        (at_head, memory.states + memory.phases.head),
+        (at_head + memory.phases.ring_logits, memory.states + memory.phases.ring),
+        (stays + memory.passing, memory.states + memory.phases.backward),
+    ]
 
 
 def least_peak_bytes(rows: Rows, shardings: Bools, options: Bools) -> Floats:
     """Return a lower bound on the peak memory of each batch of a block, `(n_batches,)` bytes.
 
     The sum of the least that any of its recompute options needs and the least that any of its
-    shardings does, on the rank where that is most. `shardings`, `(n_shardings, n_batches)`, and
-    `options`, `(n_options, n_batches)`, say which a batch has.
+    shardings does, on the rank and at the moment where that is most. `shardings`,
+    `(n_shardings, n_batches)`, and `options`, `(n_options, n_batches)`, say which a batch has.
     """
-    stays, shared = _peak_parts(rows)
-    least = np.where(options[None, None], stays, np.inf).min(axis=2)
-    least = least + np.where(shardings[None, :, None], shared, np.inf).min(axis=1)
-    return np.asarray(least.max(axis=(0, 1)))
+    of_moments = []
+    for stays, shared in _peak_parts(rows):
+        least = np.where(options[None, None], stays, np.inf).min(axis=2)
+        least = least + np.where(shardings[None, :, None], shared, np.inf).min(axis=1)
+        of_moments.append(least.max(axis=(0, 1)))
+    return np.asarray(np.maximum.reduce(of_moments))
 
 
 def score(

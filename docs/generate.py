@@ -3,8 +3,8 @@
     python docs/generate.py
 
 `rules.md` and `llms.txt` beside the README whole; the tables between markers in `agents.md`,
-`architecture.md`, `errors.md`, `stacks.md`, `files.md`, `frameworks.md`, `index.md`, `search.md`,
-`sweeps.md`, `terms/collectives.md` and pages of terms.
+`architecture.md`, `errors.md`, `stacks.md`, `files.md`, `frameworks.md`, `index.md`, `maxtext.md`,
+`search.md`, `sweeps.md`, `terms/collectives.md` and pages of terms.
 `tests/test_docs.py` fails when they are not current.
 """
 
@@ -40,6 +40,9 @@ DOCS = Path(__file__).resolve().parent
 sys.path.append(str(DOCS.parent))  # tools/ is no package that is installed
 
 from tools.agent_questions.question import TESTS  # noqa: E402
+from tools.maxtext_memory.cases import all_cases  # noqa: E402
+from tools.maxtext_memory.compare import kept as kept_steps  # noqa: E402
+from tools.maxtext_memory.compare import table as table_of_steps  # noqa: E402
 
 PACKAGES = ("service", "planner", "searches", "costmodels", "hardware")
 """From the top down."""
@@ -534,6 +537,11 @@ def checks_table() -> str:
     return _table(("test", "holds where"), [(f"`{x}`", says) for x, says in TESTS.items()])
 
 
+def memory_of_steps() -> str:
+    """Return our memory of MaxText's steps beside libtpu's."""
+    return "\n".join([*table_of_steps(all_cases(), kept_steps()), ""])
+
+
 def pages() -> dict[Path, str]:
     """Return every page with generated parts, as it should be."""
     stacks = _between((DOCS / "stacks.md").read_text(encoding="utf-8"), "stacks", stacks_table())
@@ -560,8 +568,10 @@ def pages() -> dict[Path, str]:
     faults = _between(faults, "details", _table(("word", "meaning"), details))
     agents = (DOCS / "agents.md").read_text(encoding="utf-8")
     agents = _between(_between(agents, "tools", tools_table()), "checks", checks_table())
+    maxtext = (DOCS / "maxtext.md").read_text(encoding="utf-8")
     return {
         DOCS / "agents.md": agents,
+        DOCS / "maxtext.md": _between(maxtext, "memory", memory_of_steps()),
         DOCS.parent / "llms.txt": llms_text(),
         DOCS / "errors.md": faults,
         DOCS / "import_models.md": _between(models, "types", types_table()),

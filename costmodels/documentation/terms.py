@@ -8,7 +8,7 @@ source and what is left out from here, and the formulas of the functions from th
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from costmodels import memory, shape_terms, step
+from costmodels import memory, phases, shape_terms, step
 from costmodels.comm import (
     collectives,
     context_parallel,
@@ -430,13 +430,15 @@ _TERMS = (
         title="temporaries of the backward",
         equation="max(0, dropped by recomputation + temporaries − logits) + scratch gradients",
         source="costmodels.memory.working_bytes: the tensors alive in a backward; Megatron-LM "
-        "megatron_fsdp.md (double buffer)",
+        "megatron_fsdp.md (double buffer); costmodels.phases: buffers of libtpu",
         left_out="Temporaries of other optimizers than DeepSpeed's; the loss beside the "
         "temporaries of other work; a ZeRO-3 unit larger than embedding or layer",
         functions=(
             memory.working_bytes,
             memory.zero3_working_bytes,
             memory.flat_copy_bytes,
+            memory.rebuilt_bytes,
+            phases.phase_bytes,
             context_parallel.buffer_bytes,
         ),
     ),

@@ -62,7 +62,8 @@ def dense_terms(inputs: LayerInputs) -> KindTerms:
         modules=without_away(modules, offloaded),
         kept_bytes=stored + attention.kept_bytes - offloaded.freed_bytes,
         away=offloaded,
-        working_bytes=working,
+        working_bytes=working
+        + memory.rebuilt_bytes(shape, stack, tokens, tp, sp, inputs.element_bytes),
         scratch_bytes=memory.scratch_bytes(shape, stack, tp)
         + launches.pool_bytes(working, inputs.modes),
     )

@@ -165,6 +165,21 @@ def expert_rows(problem: Problem, tokens: Floats, sp: Ints, ep: Ints, etp: Ints)
     return tokens * shape.top_k * shares * load_factor(shape, ep)
 
 
+def roomy_rows(problem: Problem, tokens: Floats, sp: Ints, ep: Ints, etp: Ints) -> Floats:
+    """Return the rows that a rank has room for: `expert_rows`, more where sizes are fixed.
+
+    A step that is compiled as one program has buffers for the worst case, in which all tokens of
+    the ep ranks go to one of them: n k t_e min(e, E / k). With a capacity it has that.
+    Source: MaxText layers/moe.py (get_ragged_buffer_size).
+    """
+    shape, rows = problem.shape, expert_rows(problem, tokens, sp, ep, etp)
+    if problem.stack.memory_plan != "phases" or shape.capacity_factor:
+        return rows
+    worst = np.minimum(np.asarray(ep, dtype=np.float64), shape.n_experts / shape.top_k)
+    mean = tokens * shape.top_k * shares_of_tokens(problem.stack, sp, etp)
+    return np.asarray(np.maximum(rows, mean * worst))
+
+
 def expert_times(
     problem: Problem, tokens: Floats, degrees: Degrees, modes: ModeRows
 ) -> ExpertTimes:
@@ -444,7 +459,7 @@ def expert_kept_bytes(
     """
     shape, stack, cut = problem.shape, problem.stack, np.asarray(etp, dtype=np.float64)
     n = local_tokens(stack, tokens, tp, sp, ep)
-    rows = expert_rows(problem, n, sp, ep, etp)
+    rows = roomy_rows(problem, n, sp, ep, etp)
     inner, reads = 6.0 if shape.gated else 4.0, keeps_inputs(problem)
     if shape.gated and not stack.fused_activation:
         inner += 2.0
@@ -508,15 +523,20 @@ def expert_working_bytes(
     """Return the temporaries of the experts' backward, bytes.
 
     (6 gated, 4 otherwise) f_e / t_e a row, and the gradients of permuted input and output, 4 h a
-    row, where tokens are permuted.
+    row, where tokens are permuted. In a step that is compiled as one program 2 f_e / t_e, because
+    gradients of both products take the places of these, and 6 h, with the rows of the combine
+    (buffers of libtpu, `costmodels.phases`).
     """
     n = local_tokens(problem.stack, tokens, tp, sp, ep)
-    shape, rows = problem.shape, expert_rows(problem, n, sp, ep, etp)
-    inner = (6.0 if shape.gated else 4.0) * shape.expert_ffn / np.asarray(etp, dtype=np.float64)
+    shape, rows = problem.shape, roomy_rows(problem, n, sp, ep, etp)
+    inner, permuted = 6.0 if shape.gated else 4.0, 4.0
+    if problem.stack.memory_plan == "phases":
+        inner, permuted = 2.0, 6.0
     wide = problem.job.recipe.activation_bytes / 2.0
-    return np.asarray(
-        rows * (wide * inner + (wide * 4.0 * shape.expert_hidden if shape.n_experts > 1 else 0.0))
-    )
+    each = wide * inner * shape.expert_ffn / np.asarray(etp, dtype=np.float64)
+    if shape.n_experts > 1:
+        each = each + wide * permuted * shape.expert_hidden
+    return np.asarray(rows * each)
 
 
 def expert_scratch_bytes(problem: Problem, etp: Ints) -> Floats:

@@ -70,6 +70,8 @@ class LayerTerms(KindTerms):
     """Logits and the final norm's input and output, one micro-batch."""
     gathered_bytes: Floats
     """The part of them that only the gather over tp needs."""
+    ring_bytes: Floats
+    """The logits once more, beside their gradient (`memory.ring_bytes`)."""
     embedding_bytes: Floats
     """Token ids and dropout mask, per micro-batch in flight on the first stage."""
     message_bytes: Floats
@@ -184,6 +186,7 @@ def _vocabulary_ends(inputs: LayerInputs, last: KindTerms) -> dict[str, Any]:
         "head_weight_grad_s": head_weight_grad_s(shape, job, accelerator, tokens, tp),
         "logits_bytes": n_heads * logits,
         "gathered_bytes": n_heads * memory.gathered_bytes(shape, stack, tokens, tp),
+        "ring_bytes": memory.ring_bytes(shape, stack, tokens, tp),
         "embedding_bytes": embedding_bytes,
         "tower": tower,
     }
@@ -200,6 +203,7 @@ def _latent_ends(inputs: LayerInputs) -> dict[str, Any]:
         "head_weight_grad_s": ends.last_weight_grad_s,
         "logits_bytes": ends.last_bytes,
         "gathered_bytes": zeros,
+        "ring_bytes": zeros,
         "embedding_bytes": ends.first_bytes,
     }
 

@@ -109,7 +109,9 @@ def expert_layer_terms(inputs: LayerInputs) -> ExpertLayerTerms:
         )
         - offloaded.freed_bytes,
         away=offloaded,
-        working_bytes=working + experts.transient_bytes(problem, tokens, degrees, modes),
+        working_bytes=working
+        + memory.rebuilt_bytes(shape, stack, tokens, tp, sp, inputs.element_bytes)
+        + experts.transient_bytes(problem, tokens, degrees, modes),
         scratch_bytes=shared + experts.expert_scratch_bytes(problem, split.etp) + pool_bytes,
         routed=routed.compute,
         exchange=exchange.exposed,

@@ -150,7 +150,8 @@ def module_terms(
 
     bytes a token that are no longer kept, and what runs again (t_sp = t with SP, else 1):
 
-      core_attn       the scores (`memory.layer_activation_bytes`); the core and its exchange
+      core_attn       the scores (`memory.layer_activation_bytes`), or the output where a stack
+                      keeps products alone (`memory.context_output_bytes`); the core, its exchange
       layernorm       2 h / t_sp a norm that stands alone; 4 h / t_sp bytes of traffic each
       mla_up_proj     (4 a d_k + 2 a d_v) / t + 2 (r_q + r_kv) / t; r_q -> a d_k / t and
                       r_kv -> a (d_n + d_v) / t, norms of the latents, rotation, and with SP the
@@ -196,8 +197,10 @@ def stacked(parts: Sequence[Modules], tokens: Floats) -> ModuleTerms:
 
 
 def norm_bytes(problem: Problem, tokens: Floats, tp: Ints, sp: Ints) -> Floats:
-    """Return what the output of one norm keeps, 2 h / t_sp bytes a token."""
+    """Return what the output of one norm keeps, 2 h / t_sp bytes a token; 0 if it is not kept."""
     stack, element = problem.stack, problem.job.recipe.activation_bytes
+    if stack.keeps == "products":
+        return np.zeros_like(tokens)
     total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
     eager = memory.norm_bytes_besides(problem.shape, stack, element)
     return np.asarray(tokens * (element + eager) * problem.shape.hidden / total)
@@ -214,9 +217,9 @@ def attention_modules(problem: Problem, tokens: Floats, tp: Ints, sp: Ints, core
     shape, stack, part = problem.shape, problem.stack, problem.pool.accelerator
     zeros = np.zeros_like(tokens)
     nothing = Exposure(zeros, zeros)
-    entries = {
-        "core_attn": RecomputedModule(core.forward_s, core.dropped_bytes, zeros, nothing, zeros)
-    }
+    width = problem.job.recipe.activation_bytes
+    dropped = core.dropped_bytes + memory.context_output_bytes(shape, stack, tokens, tp, width)
+    entries = {"core_attn": RecomputedModule(core.forward_s, dropped, zeros, nothing, zeros)}
     if shape.latent:
         total = np.where(np.asarray(sp) > 0, np.asarray(tp, dtype=np.float64), 1.0)
         quantized = memory.quantized_inputs(problem)
@@ -296,7 +299,7 @@ def _mlp(
     products = mlp_linear_times(shape, job, part, stack, tokens, tp)
     waits, _ = layer_exposures(problem, tokens, tp, sp, products, blocks=1)
     forward = products.both.forward_s + activation_forward_s(shape, part, stack, tokens, tp)
-    inner = memory.inner_bytes(shape) * shape.ffn / t
+    inner = memory.inner_bytes(shape, stack) * shape.ffn / t
     wide = job.recipe.activation_bytes
     inner = (
         inner + memory.activation_bytes_besides(shape, stack, wide) * (2.0 / wide) * shape.ffn / t

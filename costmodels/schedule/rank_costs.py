@@ -32,6 +32,7 @@ from costmodels.shape_terms import (
     kind_params,
     quantized_bytes,
     shape_terms,
+    step_phases,
     tuned_states,
 )
 from costmodels.shapes import ModelShape
@@ -91,6 +92,8 @@ def with_kinds(
     result = replace(terms, kinds=kinds, params=params, state_bytes=per_param * params)
     if dense is not None:
         result = replace(result, state_bytes=result.state_bytes + dense.state_bytes)
+    if terms.phases is not None:
+        result = replace(result, phases=step_phases(problem, shapes, shardings, kinds))
     if terms.frozen_bytes is not None:
         frozen = all_frozen_bytes(problem, shapes, shardings, kinds)
         result = replace(result, frozen_bytes=frozen)
@@ -277,7 +280,9 @@ def priced_ranks(
     return PricedRanks(
         forward_s=times.forward_s.T.reshape(size),
         backward_s=times.backward_s.T.reshape(size),
-        memory_bytes={k: x.T.reshape(size) for k, x in memory_terms(priced).items()},
+        memory_bytes={
+            k: x.T.reshape(size) for k, x in memory_terms(priced, is_linear=True).items()
+        },
         params=params.reshape(size),
     )
 

@@ -489,6 +489,8 @@ def layer(problem: Problem, layout: Layout, routed: bool) -> Layer:
     inner = (6.0 if shape.gated else 4.0) * shape.ffn / tp * tokens
     temporaries = max(inner, core.buffers) + 6.0 * tokens * shape.hidden
     pool, buffers = graphs.pool_bytes(layout, temporaries), 0.0
+    if stack.keeps == "products":  # norms and the activation once more
+        temporaries += 2.0 * tokens * (2 * shape.hidden / (tp if sp else 1) + shape.ffn / tp)
     modules = layer_modules(whole, tokens, tp, sp, core, routed)
     again = device[0]
     hidden = [
@@ -568,8 +570,13 @@ def layer_modules(
     width = tokens * shape.hidden / (tp if sp else 1)
     norm_s = one_kernel_s(problem, (4 if physics.norm_is_a_kernel(problem) else 20) * width)
     norm_bytes = (2.0 + physics.norm_besides(problem)) * width
+    if problem.stack.keeps == "products":
+        norm_bytes = 0.0
     scores = physics.layer_activation_bytes(problem, tokens, tp, sp, scores=True)
     scores -= physics.layer_activation_bytes(problem, tokens, tp, sp, scores=False)
+    if problem.stack.keeps == "products" and shape.flash_attention:  # the output, and its sums
+        scores += tokens * (2.0 * shape.heads * (shape.v_head or shape.head_dim) / tp)
+        scores += tokens * 4.0 * shape.heads / tp
     found = {"core_attn": (core.core[0] + core.exposed[0], scores, 0.0)}
     latent = bool(shape.kv_rank)
     if latent or routed:
@@ -636,6 +643,10 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
         ordered = dispatch.ordered_rows(problem, layout, tokens, rows, load)
         moved = 2 * h * ordered / (0.75 * hbm) + 4 * latency
         ahead, behind = add(add((ahead, behind), routing), (moved, moved))
+    room = rows
+    if stack.memory_plan == "phases" and not shape.capacity_factor:  # for the worst case
+        worst = min(layout.ep, n_experts / shape.top_k)
+        room = max(rows, tokens * shape.top_k * layout.etp * worst)
     inner = (6.0 if shape.gated else 4.0) * width
     narrow = physics.kept_input(problem)
     kept = inner - (2.0 - narrow) * width
@@ -643,13 +654,16 @@ def routed_experts(problem: Problem, layout: Layout) -> Experts:
     permuted = narrow * h if n_experts > 1 else 0.0
     passing = 4.0 * h if n_experts > 1 else 0.0
     scores = 8.0 * n_experts * tokens if n_experts > 1 else 0.0
+    passed = inner
+    if stack.memory_plan == "phases":
+        passed, passing = 2.0 * width, 1.5 * passing
     return Experts(
         compute=(ahead, behind),
         routing=routing,
         wgrad=wgrad,
         exchange_s=dispatch.exchange_s(problem, layout, tokens, load),
-        kept=rows * (kept + gate + permuted) + scores,
-        temporaries=dispatch.temporaries(problem, layout, tokens, rows * (inner + passing)),
+        kept=room * (kept + gate + permuted) + scores,
+        temporaries=dispatch.temporaries(problem, layout, tokens, room * (passed + passing)),
         buffers=dispatch.buffer_bytes(problem, layout, tokens),
         activation_s=one_kernel_s(problem, (6 if shape.gated else 4) * rows * width),
         activation_bytes=rows * (narrow * width + gate),
@@ -1365,7 +1379,46 @@ def rank_bytes(problem: Problem, layout: Layout, one: Micro, rank: int) -> float
         states += towers.frozen_bytes(problem, layout.tp)
     overhead = stack.context_bytes + communicators(problem, layout) * stack.communicator_bytes
     kept = (1.0 + stack.fragmentation_frac) * activations
+    if stack.memory_plan == "phases":
+        head, backward = planned_bytes(problem, layout, rank)
+        moments = (head + logits, backward + again + temporaries + messages)
+        return states + kept + overhead + max(moments)
     return states + kept + logits + passing + lasting + overhead
+
+
+def planned_bytes(problem: Problem, layout: Layout, rank: int) -> tuple[float, float]:
+    """Return what head and backward of one program hold beside tensors: copies, gradients."""
+    shape, recipe, tp, zero = problem.shape, problem.job.recipe, layout.tp, layout.zero
+    n, n_experts = physics.n_shards(layout), physics.n_shards(expert_shards(layout))
+    matrix = physics.padded_vocab(problem, tp) * shape.hidden / tp * has_head(layout, rank)
+    own = 0.0 if shape.tied and layout.pp == 1 else matrix
+    ends = physics.embedding_params(problem, tp) * has_embedding(layout, rank) + own
+    rest, experts = rank_params(problem, layout, rank) - ends, rank_experts(problem, layout, rank)
+    layers = rest / n + experts / n_experts if zero >= 3 else rest + experts
+    gradients = rest / n + experts / n_experts if zero else rest + experts
+    gathered = 0.0
+    if zero >= 3:
+        width = max(shape.ffn, shape.heads * shape.head_dim)
+        gathered = 2 * shape.hidden * width / tp
+        if shape.n_experts:
+            gathered = max(gathered, experts_params(problem, layout.ep, layout.etp))
+    always = 2.0 * layers
+    if zero in (1, 2):  # weights that the update gathers, beside those that the step reads
+        always += 4.0 * (rest + experts + ends)
+    wide = recipe.grad_bytes
+    if layout.n_micro > 1:
+        cut = n if zero >= 3 else 1
+        if zero in (1, 2):  # gradients of cast weights, whole
+            wide, gradients = 2.0, layers
+        always += wide * layers + (wide + 2.0) * ends / cut
+    head = matrix if zero >= 3 else 0.0
+    if zero and n <= 32:  # a ring: three pieces, and the logits twice
+        tokens = layout.mbs * problem.job.seq_len / layout.cp
+        head, left = head + tokens * matrix / shape.hidden, 3 * matrix / n
+    else:
+        head, left = head + matrix, matrix
+    backward = wide * gradients + 2.0 * (left + gathered)
+    return always + 2.0 * head, always + backward
 
 
 def expert_shards(layout: Layout) -> Layout:

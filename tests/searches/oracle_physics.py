@@ -644,6 +644,8 @@ def columns_kept(problem: Problem) -> float:
     if named == "relu":  # its output alone, and of a gate both and their product
         return 6.0 if shape.gated else 2.0
     kept = 6.0 if shape.gated else 4.0
+    if problem.stack.keeps == "products":
+        return kept - 2.0
     if not problem.stack.fused_activation:
         kept += 2.0 * shape.gated + (2.0 + 2.0 + 2.0) * (named == "gelu_new")
     return kept
@@ -1072,6 +1074,8 @@ def layer_activation_bytes(
         full_width += 20.0 if number == 2.0 else 8.0
     kept = kept_input(problem)
     full_width -= 2 * (number - kept)  # what QKV and the MLP take
+    if stack.keeps == "products":
+        full_width -= 2 * number
     per_token = full_width * shape.hidden / (tp if sp else 1)
     if problem.job.precision == "fp8-delayed" and stack.quantized_copies:
         per_token += low_share(problem) * q / tp  # attention's output a second time
@@ -1079,6 +1083,8 @@ def layer_activation_bytes(
         per_token += 2 * number * shape.hidden * (tp - 1) / tp
     per_token += 2 * number * (q / tp + kv)
     per_token += ((2 if shape.gated else 1) * number + kept) * shape.ffn / tp
+    if stack.keeps == "products":
+        per_token -= number * shape.ffn / tp
     if not stack.fused_activation:
         per_token += number * shape.ffn / tp if shape.gated else 0.0
     if shape.flash_attention:
@@ -1133,6 +1139,9 @@ def n_shards(layout: Layout) -> int:
 
 def state_bytes(problem: Problem, layout: Layout, params: float) -> float:
     recipe, d = problem.job.recipe, n_shards(layout)
+    if problem.stack.memory_plan == "phases":  # fp32 weights and moments alone
+        weights = 4.0 / (d if layout.zero >= 3 else 1)
+        return params * (weights + (recipe.state_bytes - 4.0) / (d if layout.zero else 1))
     weights = recipe.param_bytes / (d if layout.zero >= 3 else 1)
     if problem.stack.sharded_units and layout.zero >= 3 and recipe.param_bytes == 2:
         weights = 0.0

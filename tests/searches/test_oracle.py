@@ -193,6 +193,9 @@ REPLAYED = (
 """Switches of FSDP2 and torchtitan, which the oracle does not know: comm/test_fsdp.py
 and test_memory.py have numbers counted by hand, tests/searches/test_replayed_switches.py searches
 them."""
+COMPILED = ("memory_plan", "keeps")
+"""Switches of steps that are one program: the wider instances of `maxtext`, and numbers counted by
+hand in tests/costmodels/test_phases.py."""
 
 
 def test_every_switch_of_a_stack_is_searched_both_ways():
@@ -207,6 +210,7 @@ def test_every_switch_of_a_stack_is_searched_both_ways():
     assert {field.name for field in fields(StackProfile) if field.type is str} == {
         *SWITCHES,
         *REPLAYED,
+        *COMPILED,
         "name",
         "kind",
         "balancer",

@@ -457,6 +457,9 @@ FAST: dict[str, Context] = {
     "experts-of-one-program": context(
         MOE, toy_pool(4), batch=4, stack="maxtext", options=pins(vpp=1)
     ),
+    "dense-layers-of-one-program": context(
+        MIXED, toy_pool(4, 2), batch=4, stack="maxtext", options=pins(mbs=1, vpp=1)
+    ),
     "experts-with-biases": context(
         replace(MOE, bias=True), toy_pool(4), batch=4, stack="megatron-core", options=pins(vpp=1)
     ),

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from costmodels.problem import Problem
-from costmodels.stacks import EAGER, FUSED, NUMBERS, SHARED, StackProfile
+from costmodels.stacks import EAGER, FUSED, NUMBERS, OF_DRIVERS, SHARED, StackProfile
 from hardware.parts import Accelerator, Efficiency, Host, Link, Pool
 from planner.solver.calibration.file import Calibration
 from planner.solver.calibration.parameters import (
@@ -36,9 +36,9 @@ def calibrated_stack(stack: StackProfile, calibration: Calibration) -> StackProf
     """Return a profile with its calibrated numbers.
 
     A profile that has the number of its class, and none of its own in the calibration, gets that
-    of the class. The anchors scale what takes time: launches and the fixed part by `compute`, the
-    wait for the last rank of a tp group by `scale_up`, stalls beside messages between nodes by
-    `scale_out`.
+    of the class; a planned step keeps its own of `OF_DRIVERS`. The anchors scale what takes time:
+    launches and the fixed part by `compute`, the wait for the last rank of a tp group by
+    `scale_up`, stalls beside messages between nodes by `scale_out`.
     """
     values, base = calibration.values, _CLASSES[stack.kind]
     entries: dict[str, Any] = {}
@@ -49,7 +49,8 @@ def calibrated_stack(stack: StackProfile, calibration: Calibration) -> StackProf
         elif of_class in values and getattr(stack, field) == getattr(base, field):
             entries[field] = values[of_class]
     for field in SHARED:
-        if f"shared.{field}" in values:
+        is_own = field in OF_DRIVERS and stack.memory_plan != "summed"
+        if f"shared.{field}" in values and not is_own:
             entries[field] = values[f"shared.{field}"]
     stack = replace(stack, **entries)
     if values.get(HELD):

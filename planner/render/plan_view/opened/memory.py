@@ -398,6 +398,8 @@ def _working(p: StageParts) -> Formula:
         )
     else:
         recompute_bytes = rows.sets.passing_bytes.take(rows.set_index).item()
+    if rows.shapes.phases is not None:
+        return _planned_working(p, recompute_bytes)
     gone = 0.0
     if p.last:
         sharded = problem.stack.logits_sharded
@@ -420,6 +422,33 @@ def _working(p: StageParts) -> Formula:
         flat = problem.stack.flat_optimizer
         symbols.append("flat tensors, " * flat + "unsharded units of ZeRO")
     return " + ".join(symbols), total(sums)
+
+
+def _planned_working(p: StageParts, recompute_bytes: float) -> Formula:
+    """Return what makes the sum of the terms the most of a planned step's moments."""
+    x, rows, layers = p.breakdown.layout, p.breakdown.rows, p.breakdown.rows.layers
+    kinds, phases = rows.shapes.kinds, rows.shapes.phases
+    assert phases is not None  # the caller has looked
+    alike = kinds.has_embedding == p.first
+    alike = alike & (kinds.has_head == p.last) & (kinds.layers == p.n_layers)
+    at = rows.table.sharding.item(), rows.table.shape.item(), int(alike[0].argmax())
+    sums, more = 0.0, 0.0
+    if x.n_micro > 1:
+        sums, more = phases.head_sums[at], phases.backward_sums[at]
+    if phases.ring[at] > phases.head[at]:
+        of_head = [_b(phases.ring[at] + sums), *[_b(layers.ring_bytes.item())] * p.last]
+    else:
+        of_head = [_b(phases.head[at] + sums)]
+    backward = [_b(phases.backward[at] + more), _b(recompute_bytes)]
+    backward.append(_b(layers.working_bytes.item()))
+    if x.pp > 1:
+        backward.append(f"2 × {_b(layers.message_bytes.item())}")
+    logits = f" − {_b(layers.logits_bytes.item())}" if p.last else ""
+    return (
+        "max(copies of weights and gathered head, copies, gradients and one layer's backward"
+        " − logits)",
+        f"max({total(of_head)}, {total(backward)}{logits})",
+    )
 
 
 def _on_the_way(p: StageParts) -> str:
@@ -458,6 +487,8 @@ def _fragmentation(p: StageParts) -> str:
 def _overhead(p: StageParts) -> str:
     stack = p.problem.stack
     value = p.breakdown.stages[p.rank]["overhead"]
+    if not stack.communicator_bytes:
+        return _b(stack.context_bytes)
     n = round((value - stack.context_bytes) / stack.communicator_bytes)
     return f"{_b(stack.context_bytes)} + {n} × {_b(stack.communicator_bytes)}"
 

@@ -1,0 +1,1 @@
+"""Memory of steps of MaxText as libtpu lays them out, beside ours."""
