@@ -216,7 +216,7 @@ def least_step_s(
     if not len(columns) or halt():
         return (low_s if len(columns) else high_s), search
     worth = columns.most_done(high_s) / np.maximum(columns.worth(prices), 1e-300)
-    search.add(_first(-worth, 4 * n) if active is None else active)
+    search.add(active if active is not None and len(active) else _first(-worth, 4 * n))
     dual = search.dual(near_s)
     for _ in range(PASSES):
         if halt():

@@ -17,9 +17,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt, MixedAnswer, MixedOptions, Stop
-from searches.mixed.bound import least_step_s
+from searches.mixed.bound import Bound, least_step_s
 from searches.mixed.columns import Columns
 from searches.mixed.families import families_of
 from searches.mixed.fills import ways_of
@@ -60,6 +63,8 @@ class MixedSearch:
         self._options = options
         self._families: list[Columns] = []
         """What is known of the columns by kinds of a plan; none where the search needed none."""
+        self._decided: tuple[float, NDArray[np.int64]] | None = None
+        """Their bound over `_fluid_s`, and the numbers of the columns that decided it."""
         halt = Halt(stop)
         ways = ways_of(problem)
         best = BestPlans(problem, options)
@@ -98,7 +103,9 @@ class MixedSearch:
         columns.prune(high_s if high_s < math.inf else FLUID_MOST * fluid_s)
         families = families_of(problem, structures.ways, options.most_kinds, fluid_s)
         self._families = [columns.of_family(x) for x in families]
-        return min(single_s, _search_several(self._families, options, best, halt, FULL))
+        several_s, bound = _search_several(self._families, options, best, halt, FULL)
+        self._decided = several_s / fluid_s, bound.columns.base[bound.active]
+        return min(single_s, several_s)
 
     def without(self, pool: int, problem: MixedProblem, stop: Stop | None = None) -> MixedAnswer:
         """Return the fastest plans without a pool that are found soon, with a proven bound.
@@ -114,7 +121,9 @@ class MixedSearch:
         if len(columns):
             bound_s = search_single(problem, columns, best, halt)
         if len(columns) and self._options.most_kinds > 1:
-            several_s = _search_several(families, self._options, best, halt, QUICK)
+            several_s, _ = _search_several(
+                families, self._options, best, halt, QUICK, self._decided
+            )
             bound_s = min(bound_s, several_s)
         answer = _answer(best, bound_s, len(columns), halt, self._options.n_best)
         # A quick search that found nothing did not prove that nothing fits.
@@ -144,15 +153,23 @@ def _fluid_s(columns: Columns) -> float:
 
 
 def _search_several(
-    families: Sequence[Columns], options: MixedOptions, best: BestPlans, halt: Halt, effort: Effort
-) -> float:
-    """Search plans of several kinds by families; return the bound.
+    families: Sequence[Columns],
+    options: MixedOptions,
+    best: BestPlans,
+    halt: Halt,
+    effort: Effort,
+    like: tuple[float, NDArray[np.int64]] | None = None,
+) -> tuple[float, Bound]:
+    """Search plans of several kinds by families; return the bound, and what it was found by.
 
-    The first family is bounded as well as can be, the others only as far as it is.
+    The first family is bounded as well as can be, the others only as far as it is. `like` is the
+    bound of a problem like this one over its `_fluid_s`, and the columns that decided it.
     """
     fluid_s = _fluid_s(families[0])
     high_s = best.step_s if best.step_s < math.inf else FLUID_MOST * fluid_s
-    least_s, least = least_step_s(families[0], fluid_s, high_s, halt)
+    near_s = like[0] * fluid_s if like else 0.0
+    rows = families[0].rows_of(like[1]) if like else None
+    least_s, least = least_step_s(families[0], fluid_s, high_s, halt, near_s, rows)
     for columns in families[1:]:
         active = columns.rows_of(least.columns.base[least.active])
         one_s, one = least_step_s(columns, fluid_s, least_s, halt, least_s, active)
@@ -162,7 +179,7 @@ def _search_several(
         search_several(
             families[0].problem, (least_s, least), options.most_kinds, best, halt, effort
         )
-    return least_s
+    return least_s, least
 
 
 def without_pool(problem: MixedProblem, pool: int) -> MixedProblem:
