@@ -201,12 +201,12 @@ class Columns:
             kept, pruned = getattr(self, name), self._pruned[name]
             setattr(other, name, kept[is_own[self.structure]])
             other._pruned[name] = pruned[is_own[self._pruned["structure"]]]
-        for get in (other.__dict__, other._pruned):
-            n = len(get["structure"])
-            tail_s = other._tail_s(family.n_kinds, get["structure"], get["range"])
-            get["outside_s"] = self.problem.fixed_s + tail_s
-            get["cut"] = np.full(n, -1)
-            get["known_s"], get["known_micro"] = np.zeros(n), np.zeros(n)
+        for values in (vars(other), other._pruned):
+            n = len(values["structure"])
+            tail_s = other._tail_s(family.n_kinds, values["structure"], values["range"])
+            values["outside_s"] = self.problem.fixed_s + tail_s
+            values["cut"] = np.full(n, -1)
+            values["known_s"], values["known_micro"] = np.zeros(n), np.zeros(n)
         return other
 
     def rows_of(self, base: Ints) -> NDArray[np.intp]:

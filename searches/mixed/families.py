@@ -2,13 +2,13 @@
 
 Every layer is held by as many groups as a plan has kinds, which pass their gradients round a ring.
 Pools fall into sites: between any two of them the fastest link is the slowest that a ring over
-all pools has to take. If one kind lies in one site and another in another, every layer crosses
-that link. Else kinds that lie in one site all lie in the same, and those over several sites send
-messages over the link.
+all pools has to take. Then there are three cases. One kind lies in one site and another in the
+other: every layer crosses that link. Some lie in one site and none in the other: layers cross it
+that the others hold in the other site. All are over both: they send messages over the link.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +69,8 @@ def families_of(
     if crossing_s[-1] <= THIN * step_s:
         return [Family(n) for n in counts]
     crossing = tuple(crossing_s.tolist())
-    kinds = (Family(n_kinds=1, crossing_s=crossing), Family(n_kinds=1, spanned=tuple(sites)))
-    alone = [Family(n_kinds=1, spanned=(x,), crossing_s=crossing) for x in sites]
-    return [replace(x, n_kinds=n) for n in counts for x in (*kinds, *alone)]
+    cases = [((), crossing), (tuple(sites), ()), *(((x,), crossing) for x in sites)]
+    return [Family(n, *case) for n in counts for case in cases]
 
 
 def sites_of(problem: MixedProblem) -> tuple[list[frozenset[int]], float]:
