@@ -2,7 +2,7 @@
 
 1. One kind of pipeline: structures in the order of a lower bound of their step, each with its
    best splits, until the bound passes the best step.
-2. Several kinds: a lower bound over any mixture of structures (`bound`), and the structures that
+2. Several kinds: a lower bound over any mixture of structures (`bounds`), and the structures that
    are worth their devices at its prices; of those a beam mixes kinds and numbers of pipelines
    (`mixtures`), then CP-SAT (`master`) within a step that is halved towards the bound. What they
    choose is priced whole.
@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt, MixedAnswer, MixedOptions, Stop
-from searches.mixed.bound import Bound, least_step_s
-from searches.mixed.columns import Columns
-from searches.mixed.families import families_of
+from searches.mixed.bounds.columns import Columns
+from searches.mixed.bounds.families import families_of
+from searches.mixed.bounds.linear import Bound, least_step_s
 from searches.mixed.fills import ways_of
 from searches.mixed.grids.search import search_grids
 from searches.mixed.several import FULL, QUICK, Effort, search_several

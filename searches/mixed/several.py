@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt
-from searches.mixed.bound import LOOKED_AT, Bound, dual_of
+from searches.mixed.bounds.linear import LOOKED_AT, Bound, dual_of
 from searches.mixed.fills import best_fills
 from searches.mixed.master import choose
 from searches.mixed.mixtures import Candidates, best_mixtures

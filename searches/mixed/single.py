@@ -8,7 +8,7 @@ import numpy as np
 from costmodels.mixed.plans import MixedPlan
 from costmodels.mixed.tables import MixedProblem
 from searches.mixed.answer import BestPlans, Halt, pipelines_of
-from searches.mixed.columns import Columns
+from searches.mixed.bounds.columns import Columns
 from searches.mixed.fills import best_fills
 
 TRIED = 160

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from costmodels.mixed.prices import hop_s
 from costmodels.mixed.tables import MixedProblem, StageTable
 from costmodels.schedule.zero_bubble import alternating_crossings
+from searches.mixed.bounds.tails import least_tail_s
 from searches.mixed.fills import Way, layer_sum_s, layer_times_s
 from searches.mixed.structures import MOST_STAGES
-from searches.mixed.tails import least_tail_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

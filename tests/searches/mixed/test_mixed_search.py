@@ -11,8 +11,8 @@ from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import fits, price
 from costmodels.mixed.tables import LinkFacts, MixedProblem, Prefix
 from searches.mixed.answer import BestPlans, Halt, MixedAnswer, MixedOptions, pipelines_of
-from searches.mixed.bound import least_step_s
-from searches.mixed.columns import Columns
+from searches.mixed.bounds.columns import Columns
+from searches.mixed.bounds.linear import least_step_s
 from searches.mixed.fills import ways_of
 from searches.mixed.search import search_mixed, without_pool
 from searches.mixed.single import search_single

@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
-from searches.mixed.capacity import Capacity
-from searches.mixed.cuts import CutBounds, Rows
-from searches.mixed.families import Family
+from searches.mixed.bounds.capacity import Capacity
+from searches.mixed.bounds.cuts import CutBounds, Rows
+from searches.mixed.bounds.families import Family
+from searches.mixed.bounds.points import Cut, KeptPoints, Points
+from searches.mixed.bounds.tails import least_tail_s
 from searches.mixed.fills import least_slowest_s
-from searches.mixed.points import Cut, KeptPoints, Points
 from searches.mixed.structures import ROUNDING, Structures
-from searches.mixed.tails import least_tail_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

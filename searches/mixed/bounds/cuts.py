@@ -19,11 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedProblem
-from searches.mixed.capacity import Capacity, least_sums
-from searches.mixed.families import Family
+from searches.mixed.bounds.capacity import Capacity, least_sums
+from searches.mixed.bounds.families import Family
+from searches.mixed.bounds.points import Points
+from searches.mixed.bounds.tails import (
+    ANY,
+    FIRST,
+    INNER,
+    LAST,
+    NOT_LAST,
+    Ends,
+    whole_layers_tail_s,
+)
 from searches.mixed.fills import Way, layer_times_s
-from searches.mixed.points import Points
-from searches.mixed.tails import ANY, FIRST, INNER, LAST, NOT_LAST, Ends, whole_layers_tail_s
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

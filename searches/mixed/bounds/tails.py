@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from costmodels.mixed.tables import MixedPool, MixedProblem, Prefix, Ring
-from searches.mixed.capacity import least_sums
+from searches.mixed.bounds.capacity import least_sums
 from searches.mixed.fills import Way
 
 Floats = NDArray[np.float64]

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from searches.mixed.answer import Halt
-from searches.mixed.columns import Columns
+from searches.mixed.bounds.columns import Columns
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]

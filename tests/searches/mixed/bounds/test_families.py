@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from costmodels.mixed.tables import LinkFacts, MixedProblem
-from searches.mixed.families import Family, families_of, sites_of
+from searches.mixed.bounds.families import Family, families_of, sites_of
 from searches.mixed.fills import ways_of
 from tests.searches.mixed.instances import random_problem
 

@@ -11,11 +11,11 @@ import pytest
 from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import fits, price
 from searches.mixed.answer import pipelines_of
-from searches.mixed.columns import Columns
-from searches.mixed.families import Family
+from searches.mixed.bounds.columns import Columns
+from searches.mixed.bounds.families import Family
+from searches.mixed.bounds.tails import FIRST, least_sync_s
 from searches.mixed.fills import fastest_fill, ways_of
 from searches.mixed.structures import structures_of
-from searches.mixed.tails import FIRST, least_sync_s
 from tests.repeats import slow
 from tests.searches.mixed.instances import every_kind, random_problem
 

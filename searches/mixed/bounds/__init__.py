@@ -1,0 +1,1 @@
+"""Lower bounds of steps over several pools: what columns of pipelines get done at most."""
