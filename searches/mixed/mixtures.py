@@ -1,7 +1,7 @@
 """Mixtures of kinds that get most done in a step: a beam over columns, and exchanges of two kinds.
 
 Of columns that take as many devices of every pool, as many pipelines, the one that gets most done
-is a candidate. With prices y of devices and z of a kind (`bounds.linear`) a kind of n pipelines loses
+is a candidate. With prices y of devices and z of a kind (`bounds`) a kind of n pipelines loses
 
     n (a y - b) + z >= 0
 
