@@ -104,7 +104,7 @@ def phase_bytes(recipe: Recipe, held: Held) -> PhaseBytes:
     """Return what the moments of a step hold, by what is held.
 
     always    c = w N_layers, and 4 N with ZeRO 1
-    ring      head = c + w N_head                  backward = b + 3 w N_head / D
+    ring      head = c + w N_head                  backward = b + w N_head min(1, 3/D)
     whole     head = c + 2 w N_head                backward = b + w N_head
               b = c + g N_layers + w N_gathered
     summed    a N + w N_ends more, and in the backward a N_layers in place of g N_layers
@@ -116,7 +116,8 @@ def phase_bytes(recipe: Recipe, held: Held) -> PhaseBytes:
     cast, grad, wire = cast_bytes(recipe), recipe.grad_bytes, recipe.param_wire_bytes
     copies = cast * held.layers + MASTER_BYTES * held.updated
     gathered = copies + wire * held.gathered_head
-    of_head = np.where(held.is_ring, HEAD_PIECES * held.head_shard, held.head)
+    pieces = np.minimum(HEAD_PIECES * held.head_shard, held.head)
+    of_head = np.where(held.is_ring, pieces, held.head)
     backward = copies + grad * held.gradients + wire * (of_head + held.gathered)
     summed = np.where(held.updated > 0.0, cast or grad, grad)
     sums = summed * held.layers + (summed + cast) * held.ends + np.zeros_like(backward)

@@ -687,7 +687,7 @@ def step_phases(
             head_shard=head / cut,
             gathered_head=np.where(zero >= 3, head, 0.0),
             gathered=np.where(zero >= 3, gathered_params(shape, shapes)[:, None], 0.0),
-            is_ring=(zero >= 1) & (cut <= RING_RANKS),
+            is_ring=(zero >= 1) & (cut > 1) & (cut <= RING_RANKS),
         ),
     )
 

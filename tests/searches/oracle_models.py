@@ -1412,9 +1412,9 @@ def planned_bytes(problem: Problem, layout: Layout, rank: int) -> tuple[float, f
             wide, gradients = 2.0, layers
         always += wide * layers + (wide + 2.0) * ends / cut
     head = matrix if zero >= 3 else 0.0
-    if zero and n <= 32:  # a ring: three pieces, and the logits twice
+    if zero and 1 < n <= 32:  # a ring: three pieces, and the logits twice
         tokens = layout.mbs * problem.job.seq_len / layout.cp
-        head, left = head + tokens * matrix / shape.hidden, 3 * matrix / n
+        head, left = head + tokens * matrix / shape.hidden, matrix * min(1, 3 / n)
     else:
         head, left = head + matrix, matrix
     backward = wide * gradients + 2.0 * (left + gathered)

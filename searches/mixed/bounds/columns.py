@@ -188,7 +188,7 @@ class Columns:
     def of_family(self, family: Family) -> "Columns":
         """Return the columns of plans of a family.
 
-        Slowest stages that are known hold for any; cuts are to be looked at anew.
+        Slowest stages that are known hold for any, and are shared; cuts are to be looked at anew.
         """
         other = copy(self)
         other.family = family
@@ -227,7 +227,7 @@ class Columns:
     def without(self, pool: int, problem: MixedProblem) -> "Columns":
         """Return the columns that do not use a pool, of the problem without it.
 
-        What is known of cuts holds: fewer nodes slow nobody down more.
+        What is known of cuts holds, and is shared: fewer nodes slow nobody down more.
         """
         every = {x: np.concatenate([getattr(self, x), self._pruned[x]]) for x in _BY_ROW}
         rows = np.flatnonzero(self.structures.devices[every["structure"], pool] == 0)

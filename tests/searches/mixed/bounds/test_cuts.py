@@ -2,6 +2,7 @@
 
 import math
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations, groupby
 
@@ -10,9 +11,10 @@ import pytest
 
 from costmodels.mixed.plans import MixedPlan, PipelineKind
 from costmodels.mixed.prices import fits, price
+from costmodels.mixed.tables import LinkFacts, MixedProblem
 from searches.mixed.answer import pipelines_of
 from searches.mixed.bounds.columns import Columns
-from searches.mixed.bounds.families import Family
+from searches.mixed.bounds.families import Family, families_of, sites_of
 from searches.mixed.bounds.tails import FIRST, least_sync_s
 from searches.mixed.fills import fastest_fill, ways_of
 from searches.mixed.structures import structures_of
@@ -61,20 +63,36 @@ def _place(columns: Columns, kind: PipelineKind) -> int:
     return -1
 
 
+def _family(problem: MixedProblem, kinds: Sequence[PipelineKind]) -> Family:
+    """Return the family of a plan, however little the link between sites decides."""
+    sites, _ = sites_of(problem)
+    pools = [{x.pool for x in kind.stages} for kind in kinds]
+    spanned = tuple(site for site in sites if not any(x <= site for x in pools))
+    every = families_of(problem, ways_of(problem), len(kinds), 1e-9)
+    return next(x for x in every if (x.n_kinds, x.spanned) == (len(kinds), spanned))
+
+
+@pytest.mark.parametrize("is_thin", [False, True])
 @pytest.mark.parametrize("n_kinds", [2, 3])
 @pytest.mark.parametrize("seed", [*range(4), *map(slow, range(4, 40))])
-def test_no_kind_of_a_plan_gets_more_done_than_its_column(seed, n_kinds):
+def test_no_kind_of_a_plan_gets_more_done_than_its_column(seed, n_kinds, is_thin):
     problem, chance = random_problem(seed), random.Random(seed)
+    if is_thin:
+        links = {pair: LinkFacts(0.2, 0.1) for pair in problem.links}
+        problem = replace(problem, links=links)
     base = Columns(problem, structures_of(problem, ways_of(problem), 2), 3)
-    columns = base.of_family(Family(n_kinds))
-    every = list(every_kind(problem))
+    plain = base.of_family(Family(n_kinds))
+    every, known = list(every_kind(problem)), dict[Family, Columns]()
     n_compared = 0
     for _ in range(60):
         kinds = []
         for stages, mbs, most in (chance.choice(every) for _ in range(n_kinds)):
             n, n_micro = chance.randint(1, most), chance.randint(1, problem.global_batch)
             kinds.append(PipelineKind(stages, n, mbs, n_micro, n * mbs * n_micro))
-        alone = MixedPlan((kinds[0],), problem.zero)
+        alone, columns = MixedPlan((kinds[0],), problem.zero), plain
+        if is_thin:
+            family = _family(problem, kinds)
+            columns = known.setdefault(family, base.of_family(family))
         row = _place(columns, kinds[0])
         if row < 0 or not fits(alone, problem, price(alone, problem)):
             continue
