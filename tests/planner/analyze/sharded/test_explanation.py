@@ -55,10 +55,24 @@ def test_the_longest_of_pools_and_links_holds_up_the_exchange(plans):
         between = explain_several(opened).between
         total_s = exchange(problem, plan.degrees, plan.pools, plan.n_replicas).total_s
         assert between.micro_batch_s == pytest.approx(total_s, rel=1e-9)
-        parts = sharded_term_values(opened, "exchange")[0]["parts"]
+        parts = sharded_term_values(opened, "exchange")[0]["micro_batch_s"]
         name = f"on {between.of}" if between.what == "pool" else f"link {between.of}"
         assert parts[name] == max(parts.values())
         assert between.free_links_s <= opened.plan.step_time_s
+
+
+def test_what_slows_down_is_not_said_to_be_waited_for(plans):
+    for opened in plans:
+        found = explain_several(opened)
+        traffic = found.traffic[found.binding_kind - 1]
+        waits = f"{traffic.exchange_waits_s * 1e3:.1f} ms waited for"
+        slowed = f"{traffic.exchange_slowdown_s * 1e3:.1f} ms slowed down"
+        assert traffic.exchange_slowdown_s > 0.0
+        text = " ".join(text_of(found).split())
+        assert f"{waits} and {slowed}, a step" in text
+        assert "not hidden" not in text
+        assert all(SHARDED_TERMS[x].title in text for x in ("sync", "exchange"))
+        assert "slowdown (x hidden)" in text_of(explain_several(opened, "exchange"))
 
 
 def test_a_slow_link_holds_up_the_exchange(plans):
@@ -109,7 +123,7 @@ def test_every_term_opens_with_its_numbers(plans):
         values = sharded_term_values(opened, term)
         assert [x["time_s"] for x in values] == [x.time[term] for x in opened.plan.kinds]
         assert text.equation in text_of(explain_several(opened, term))
-        if term in ("compute", "sync"):
+        if term in ("compute", "sync", "exchange"):
             for value in values:
                 assert sum(value["parts"].values()) == pytest.approx(value["time_s"], rel=1e-9)
     with pytest.raises(UsageError, match="has no term 'bubble'"):
