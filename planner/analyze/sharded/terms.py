@@ -44,13 +44,16 @@ SHARDED_TERMS: Mapping[str, JoinedTerm] = {
 }
 """By name, in the order of the step."""
 
+UNITS = ("dense layers", "experts")
+"""What gradients are summed of, the second of models with experts."""
+
 
 def sharded_term_values(opened: OpenedSharded, term: str) -> list[dict[str, Any]]:
     """Return the value of a term by kind of replica, with the parts that it comes of, seconds.
 
     `parts` of `compute`, `sync` and `exchange` are of a step, and sum to it. `micro_batch_s` of
-    `exchange` is what each pool and link alone would take of a micro-batch, of which the longest
-    counts.
+    `exchange` is what each pool and link alone would take of a micro-batch, by what is summed
+    (`UNITS`): of each the longest counts.
     """
     values = []
     alone_s = _exchange_alone(opened) if term == "exchange" else {}
@@ -88,9 +91,12 @@ def sharded_term_values(opened: OpenedSharded, term: str) -> list[dict[str, Any]
     return values
 
 
-def _exchange_alone(opened: OpenedSharded) -> dict[str, float]:
-    """Return what each pool and link alone would take of the sum of one micro-batch."""
+def _exchange_alone(opened: OpenedSharded) -> dict[str, dict[str, float]]:
+    """Return what each pool and link alone would take of the sum of one micro-batch, by unit."""
     names = [pool.name for pool in opened.problem.pools]
     pools, links = exchange_by_part_s(opened.problem, opened.sharded)
     alone_s = {f"on {names[place]}": seconds for place, seconds in pools.items()}
-    return alone_s | {f"link {names[a]} - {names[b]}": x for (a, b), x in links.items()}
+    alone_s |= {f"link {names[a]} - {names[b]}": x for (a, b), x in links.items()}
+    return {
+        part: dict(zip(UNITS, seconds.tolist(), strict=False)) for part, seconds in alone_s.items()
+    }

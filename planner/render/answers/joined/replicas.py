@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from planner.analyze.joined.explanation import Gain
-from planner.analyze.sharded.explanation import OtherPlan, ShardedExplanation
+from planner.analyze.sharded.explanation import Between, HeldUp, OtherPlan, ShardedExplanation
 from planner.analyze.sharded.terms import SHARDED_TERMS, sharded_term_values
 from planner.analyze.sharded.traffic import ReplicaTraffic
 from planner.documents import Blank, Code, Grid, GridSpacing, Paragraph, Part
@@ -75,10 +75,9 @@ def deciding_parts(explanation: ShardedExplanation) -> Iterator[Part]:
     ]
     if waits:
         yield Paragraph(", ".join(waits), label="wait for them:")
-    where = f"link {between.of}" if between.what == "link" else f"the network of {between.of}"
     less = 1.0 - between.free_links_s / plan.step_time_s
     yield Paragraph(
-        f"{where} holds it up: {between.micro_batch_s * 1e3:.1f} ms a micro-batch;"
+        f"{_held_up_text(between)}: {between.micro_batch_s * 1e3:.1f} ms a micro-batch;"
         f" {_waits_text(explanation.traffic[i - 1])}, a step; with links that cost nothing"
         f" the step is {less:.1%} shorter",
         label="sum of gradients over the replicas:",
@@ -89,6 +88,17 @@ def deciding_parts(explanation: ShardedExplanation) -> Iterator[Part]:
         f" {full.usable_bytes / GIB:.1f} GiB",
         label="fullest replicas:",
     )
+
+
+def _held_up_text(between: Between) -> str:
+    """Return what holds up the sum over the replicas, or what which part of it."""
+
+    def where(part: Between | HeldUp) -> str:
+        return f"link {part.of}" if part.what == "link" else f"the network of {part.of}"
+
+    if len({(x.what, x.of) for x in between.units}) == 1:
+        return f"{where(between)} holds it up"
+    return ", ".join(f"{where(x)} holds up {x.unit}" for x in between.units)
 
 
 def _waits_text(traffic: ReplicaTraffic) -> str:
@@ -185,7 +195,7 @@ def _term_parts(explanation: ShardedExplanation) -> list[Part]:
         )
         for x in values
     )
-    parts = [
+    parts: list[Part] = [
         Paragraph(f"{name} (time): {text.title}, plan {explanation.opened.plan.plan_id}"),
         Blank(),
         Code((f"  {text.equation}", f"  {text.symbols}")),
@@ -194,7 +204,13 @@ def _term_parts(explanation: ShardedExplanation) -> list[Part]:
         Grid(("kind", "pool", "ms", "parts, ms"), rows, "With this plan's numbers", (0, 2)),
     ]
     if alone_s := values[0]["micro_batch_s"]:
-        title = "One micro-batch on each pool and link alone: the longest counts"
-        alone = tuple((part, f"{seconds * 1e3:,.2f}") for part, seconds in alone_s.items())
-        parts += [Blank(), Grid(("", "ms"), alone, title, (1,), spacing=SPACING)]
+        units = tuple(next(iter(alone_s.values())))
+        of = "of each the longest" if len(units) > 1 else "the longest"
+        title = f"one micro-batch on each pool and link alone, ms: {of} counts"
+        alone = tuple(
+            (part, *(f"{x * 1e3:,.2f}" for x in seconds.values()))
+            for part, seconds in alone_s.items()
+        )
+        places = tuple(range(1, len(units) + 1))
+        parts += [Blank(), Grid(("", *units), alone, title, places, spacing=SPACING)]
     return parts
