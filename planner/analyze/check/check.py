@@ -126,11 +126,11 @@ def check(
 
 
 def _start_of(file: FileOrContent) -> ReplicaStart | None:
-    """Return what a script starts that is one of sharded replicas; None for another file."""
-    try:
-        text = str(file.content) if isinstance(file, Content) else run_text(os.fspath(file))[2]
-    except SpecError:  # said by who reads it as a run
-        return None
+    """Return what a script starts that is one of sharded replicas; None for another file.
+
+    Raises `SpecError` for a file or folder that is not there, or holds no run.
+    """
+    text = str(file.content) if isinstance(file, Content) else run_text(os.fspath(file))[2]
     return replica_start(text)
 
 

@@ -235,6 +235,17 @@ def test_what_is_missing_is_said(written, tmp_path):
         planner.check(str(tmp_path), CLUSTER)
 
 
+def test_a_folder_without_start_is_said_before_pools(written, tmp_path):
+    _, files = written[0]
+    with pytest.raises(SpecError, match="no such file"):
+        planner.check(str(tmp_path / "gone"), CLUSTER)
+    with pytest.raises(SpecError, match="is a folder without start script"):
+        planner.check(str(tmp_path), CLUSTER)
+    write_files(tmp_path, {name: text for name, text in files.items() if name != START})
+    with pytest.raises(SpecError, match="is a folder without start script"):
+        planner.check(str(tmp_path), CLUSTER)
+
+
 def test_a_start_script_names_its_folders(written, tmp_path):
     plan, files = written[0]
     start = replica_start(files[START])
