@@ -228,6 +228,9 @@ def test_what_is_missing_is_said(written, tmp_path):
     gone = {name: text for name, text in files.items() if name != "new/torchtitan.sh"}
     with pytest.raises(SpecError, match=r"new/torchtitan\.sh, which is not there"):
         checked(gone)
+    gone = {name: text for name, text in files.items() if name != "new/torchtitan_recipe.py"}
+    with pytest.raises(SpecError, match=r"write the folder again \(planner emit\)"):
+        checked(gone)
     with pytest.raises(UsageError, match="kinds of replicas"):
         checked(files, pool="new")
     write_files(tmp_path, {name: text for name, text in files.items() if name != "nodes.txt"})
