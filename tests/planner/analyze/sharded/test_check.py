@@ -234,8 +234,22 @@ def test_what_is_missing_is_said(written, tmp_path):
     with pytest.raises(UsageError, match="kinds of replicas"):
         checked(files, pool="new")
     write_files(tmp_path, {name: text for name, text in files.items() if name != "nodes.txt"})
-    with pytest.raises(UsageError, match="nodes of several pools"):
+    with pytest.raises(UsageError, match="nodes of several pools, .*which is missing"):
         planner.check(str(tmp_path), CLUSTER)
+
+
+def test_pools_that_are_not_there_are_named(written):
+    _, files = written[0]
+    with pytest.raises(UsageError, match="has no pool 'foo'"):
+        checked(files, pool="foo")
+    with pytest.raises(UsageError, match=r"such as old/torchtitan\.sh") as raised:
+        checked(files, pool="old")
+    assert "leave --pool out" in str(raised.value)
+    with pytest.raises(UsageError, match="names pool old, which the cluster does not have"):
+        checked(files, cluster(NEW))
+    other = {**NEW, "name": "other"}
+    with pytest.raises(UsageError, match="names pool old, new, which the cluster does not have"):
+        checked(files, cluster(other))
 
 
 def test_a_folder_without_start_is_said_before_pools(written, tmp_path):
