@@ -234,7 +234,7 @@ def test_what_is_missing_is_said(written, tmp_path):
     with pytest.raises(UsageError, match="kinds of replicas"):
         checked(files, pool="new")
     write_files(tmp_path, {name: text for name, text in files.items() if name != "nodes.txt"})
-    with pytest.raises(UsageError, match="nodes of several pools, .*which is missing"):
+    with pytest.raises(UsageError, match=r"nodes of several pools, by .* missing"):
         planner.check(str(tmp_path), CLUSTER)
 
 
