@@ -148,8 +148,8 @@ def _not_over_pools(
     if request.pool:
         run_cluster(cluster, overrides.cluster, request.pool)
         one = start.named(start.folders[0][0])
-        fix = "leave " + option("pool") + f" out, or check the script of one kind, such as {one}"
-        return UsageError(lead, fix, "run")
+        leave = "leave " + option("pool") + f" out, or check the script of one kind, such as {one}"
+        return UsageError(lead, leave, "run")
     if not nodes:
         fix = f"put {NODE_LIST} beside it, as planner emit does"
         return UsageError(f"{lead}, which is missing", fix, "run")
