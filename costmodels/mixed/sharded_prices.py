@@ -177,18 +177,18 @@ def link_sums_s(
 
 def exchange_by_part_s(
     problem: ShardedProblem, plan: ShardedPlan
-) -> tuple[dict[int, float], dict[tuple[int, int], float]]:
+) -> tuple[dict[int, Floats], dict[tuple[int, int], Floats]]:
     """Return what `exchange` takes the greatest of, for one micro-batch: by pool, and by link.
 
-    Seconds, as if each pool or link alone held up the ring; links by places, the smaller first.
+    `(1 or 2,)` seconds of all dense layers, of all experts, as if each pool or link alone held up
+    the ring; links by places, the smaller first. `exchange` sums the greatest of dense layers and
+    the greatest of experts, which may be of two parts: more than the sum of either.
     """
     degrees, n = plan.degrees, plan.n_replicas
     n_pieces = problem.pools[plan.pools[0]].cuts[degrees].n_pieces
-    pools = {
-        i: float((n_pieces * own_sums_s(problem.pools[i], degrees, n)).sum()) for i in plan.pools
-    }
+    pools = {i: n_pieces * own_sums_s(problem.pools[i], degrees, n) for i in plan.pools}
     links = {
-        (min(edge), max(edge)): float((n_pieces * piece_s).sum())
+        (min(edge), max(edge)): n_pieces * piece_s
         for edge, piece_s in link_sums_s(problem, degrees, plan.pools, n).items()
     }
     return pools, links

@@ -23,7 +23,7 @@ from planner.analyze.check.run_source import (
 )
 from planner.analyze.check.standing import stack_as_run, standing_of
 from planner.analyze.check.verdict import at_least_a_step
-from planner.analyze.joined.node_pools import node_list_of, node_pools, pool_names
+from planner.analyze.joined.node_pools import listed_pools, node_list_of, node_pools, pool_names
 from planner.errors import InputProblem, PlannerError, SpecError, UsageError
 from planner.frameworks.launchers.node_types import NODE_LIST
 from planner.frameworks.registry import named_framework
@@ -119,19 +119,47 @@ def check(
     if several := _several_pools(file, cluster, request):
         return _check_over_pools(_asked(file, request), *several, start)
     if start:
-        text = f"it starts kinds of replicas on nodes of several pools, by {NODE_LIST}"
-        fix = "leave " + option("pool") + f" out, put {NODE_LIST} beside it, and name a cluster"
-        raise UsageError(text, f"{fix} of these pools", "run")
+        raise _not_over_pools(file, cluster, request, start)
     return _check_on_one_pool(_asked(file, request), cluster, request)
 
 
 def _start_of(file: FileOrContent) -> ReplicaStart | None:
-    """Return what a script starts that is one of sharded replicas; None for another file."""
-    try:
-        text = str(file.content) if isinstance(file, Content) else run_text(os.fspath(file))[2]
-    except SpecError:  # said by who reads it as a run
-        return None
+    """Return what a script starts that is one of sharded replicas; None for another file.
+
+    Raises `SpecError` for a file or folder that is not there, or holds no run.
+    """
+    text = str(file.content) if isinstance(file, Content) else run_text(os.fspath(file))[2]
     return replica_start(text)
+
+
+def _not_over_pools(
+    file: FileOrContent,
+    cluster: FileOrContent | Mapping[str, Any],
+    request: CheckOptions,
+    start: ReplicaStart,
+) -> UsageError:
+    """Return why a script of kinds of replicas is not judged over pools.
+
+    A pool is named, the list of nodes is missing, or the cluster has not the pools in it. Raises
+    `UsageError` for a pool that the cluster does not have.
+    """
+    lead = f"it starts kinds of replicas on nodes of several pools, by {NODE_LIST}"
+    overrides, nodes = sorted_overrides(request.overrides), node_list_of(file, request.files)
+    if request.pool:
+        run_cluster(cluster, overrides.cluster, request.pool)
+        one = start.named(start.folders[0][0])
+        leave = "leave " + option("pool") + f" out, or check the script of one kind, such as {one}"
+        return UsageError(lead, leave, "run")
+    if not nodes:
+        fix = f"put {NODE_LIST} beside it, as planner emit does"
+        return UsageError(f"{lead}, which is missing", fix, "run")
+    value = run_cluster(cluster, overrides.cluster, "")
+    named = dict.fromkeys(listed_pools(nodes))
+    own = [pool.name for pool in value.cluster.pools]
+    missing = [name for name in named if name not in own]
+    text = f"{NODE_LIST} names pool {', '.join(missing)}, which the cluster does not have"
+    fix = f"name a cluster of all its pools: {', '.join(named)}; this one has {', '.join(own)}"
+    return UsageError(text if missing else lead, fix, "cluster")
 
 
 def _check_over_pools(

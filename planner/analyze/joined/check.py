@@ -39,6 +39,8 @@ class JoinedReport(Report):
 
     joined: JoinedExplanation | ShardedExplanation | None = None
     """The run as a plan; None where it is not priced."""
+    knows_batch: bool = True
+    """The global batch of `model` is that of the run, no stand-in of one kind of its nodes."""
 
     @property
     def fits(self) -> bool | None:
@@ -55,7 +57,13 @@ class JoinedReport(Report):
     def to_json(self) -> dict[str, Any]:
         """Return the report with the field names of docs/check.md, and the plan by pool."""
         together = self.joined.to_json()["together"] if self.joined else None
-        return {**Report.to_json(self), "together": together}
+        report = Report.to_json(self)
+        if self.model and not self.knows_batch:
+            training = dict(self.model.document["training"])
+            training.pop("global_batch", None)
+            model = {**self.model.document, "training": training}
+            report["inputs"] = {**report["inputs"], "model": model}
+        return {**report, "together": together}
 
 
 @dataclass(frozen=True, slots=True)

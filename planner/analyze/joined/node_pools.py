@@ -61,6 +61,12 @@ def node_pools(text: str, pools: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def listed_pools(text: str) -> tuple[str, ...]:
+    """Return the pool that each line names, known or not; lines of another form name none."""
+    rows = [line.split() for line in text.splitlines()]
+    return tuple(row[1] for row in rows if len(row) in (2, 3))
+
+
 def _wrong(what: str, fix: str) -> UsageError:
     return UsageError(f"{NODE_LIST}: {what}", fix, "files")
 

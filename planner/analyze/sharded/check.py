@@ -1,7 +1,7 @@
 """An existing run of sharded replicas, judged: the files of all its kinds as one plan."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from costmodels.mixed.sharded_plans import ReplicaDegrees, ReplicaKind, ShardedPlan
@@ -35,6 +35,7 @@ from planner.solver.together.sharded import ShardedWork
 from planner.solver.together.sharded_job import FRAMEWORKS, sequence_parallel
 from planner.specs.inputs import ClusterInput, Content, ModelInput
 from planner.specs.loader import model_from_dict
+from searches.frameworks.rule import Broken
 
 
 def check_sharded(
@@ -52,11 +53,13 @@ def check_sharded(
         read_kind(asked, start, folder, pools[nodes.start : nodes.stop], nodes, n_devices)
         for folder, nodes in start.folders
     ]
-    verdicts = [x.asked.judge(x.run, x.model, parts[x.pool].accelerator) for x in kinds if x.pool]
+    verdicts = {
+        x.folder: x.asked.judge(x.run, x.model, parts[x.pool].accelerator) for x in kinds if x.pool
+    }
     verdict = Verdict(
-        once([x.refused for x in verdicts]),
-        once([x.ignored for x in verdicts]),
-        once([x.unwritten for x in verdicts]),
+        _broken_of({name: x.refused for name, x in verdicts.items()}),
+        _broken_of({name: x.ignored for name, x in verdicts.items()}),
+        _broken_of({name: x.unwritten for name, x in verdicts.items()}),
     )
     first = kinds[0]
     missing = next((x.why for x in kinds if x.model is None), None)
@@ -71,11 +74,33 @@ def check_sharded(
         Devices(cluster, enough, node_notes(counts, parts)),
         "the sizes of its model do not go together",
     )
+    # Files of one kind say the batch as if all nodes were like it.
+    base = replace(base, knows_batch=False)
     if missing is not None:
         return base
     if why := _why_no_price(kinds, start, pools, sizes, n_devices):
         return replace(base, not_priced=why)
     return _priced(base, kinds, start, cluster)
+
+
+def _broken_of(broken: Mapping[str, tuple[Broken, ...]]) -> tuple[Broken, ...]:
+    """Return the rules that kinds break, by folder, each once; of some alone with their names."""
+    folders: dict[tuple[str, str], list[str]] = {}
+    for folder, some in broken.items():
+        for code, reason in dict.fromkeys((b.rule.code, b.reason) for b in some):
+            folders.setdefault((code, reason), []).append(folder)
+    found = []
+    for one in once(list(broken.values())):
+        named = folders[one.rule.code, one.reason]
+        is_of_all = len(named) == len(broken)
+        text = one.reason if is_of_all else f"{_as_if_all(' and '.join(named))}: {one.reason}"
+        found.append(replace(one, reason=text))
+    return tuple(found)
+
+
+def _as_if_all(folder: str) -> str:
+    """Return whose files something is said of: they describe a job of nodes like theirs alone."""
+    return f"{folder}, as if all nodes were like it"
 
 
 def _name_of(asked: AskedRun) -> str:
@@ -164,6 +189,7 @@ def _priced(
     if plan.n_sequences != model.job.global_batch:
         changed = dict(model.document["training"], global_batch=plan.n_sequences)
         model = model_from_dict({**model.document, "training": changed})
+    base = replace(base, model=model, knows_batch=True)
     try:
         check_model(model.shape, model.job)
         opened = _opened(kinds[0], (model, cluster), indices, plan)
@@ -173,10 +199,12 @@ def _priced(
     if start.rank_batches not in ("", told):
         text = f'{start.script} says --rank-batches "{start.rank_batches}", the files {told}'
         base = replace(base, notes=(*base.notes, f"{text}: losses of ranks would weigh wrong"))
-    repairs = tuple(dict.fromkeys(text for one in near for text in one.repairs))
-    report = replace(
-        base, model=model, repairs=repairs, not_priced="", joined=ShardedExplanation(opened)
+    repairs = tuple(
+        f"{_as_if_all(x.folder)}: {text}"
+        for x, one in zip(kinds, near, strict=True)
+        for text in one.repairs
     )
+    report = replace(base, repairs=repairs, not_priced="", joined=ShardedExplanation(opened))
     asked, is_fit = kinds[0].asked, bool(report.fits)
     nodes = nodes_of_run(cluster, counts)
     # As the plans that it is ranked among: a network of these nodes alone.

@@ -5,11 +5,11 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from costmodels.mixed.sharded_prices import exchange_by_part_s, sharded_price
+from costmodels.mixed.sharded_prices import exchange, exchange_by_part_s, sharded_price
 from costmodels.mixed.sharded_tables import ShardedPool, ShardedProblem, replica_tables
 from planner.analyze.joined.comparison import side_of
 from planner.analyze.joined.explanation import FASTER, Gain, LinkUse, StageFigures
-from planner.analyze.sharded.terms import SHARDED_TERMS, sharded_term_values
+from planner.analyze.sharded.terms import SHARDED_TERMS, UNITS, sharded_term_values
 from planner.analyze.sharded.traffic import ReplicaTraffic, kind_traffic
 from planner.documents import LibraryAnswer
 from planner.errors import UsageError
@@ -37,19 +37,35 @@ class OtherPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class Between:
-    """What holds up the sum of gradients over the replicas."""
+class HeldUp:
+    """What holds up the sum of the gradients of dense layers, or of experts."""
 
+    unit: str
+    """One of `UNITS`."""
     what: str
     """`pool` or `link`."""
     of: str
     """The pool, or the two pools of the link."""
     micro_batch_s: float
-    """What it takes for one micro-batch."""
+    """What the sum takes for one micro-batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """What holds up the sum of gradients over the replicas."""
+
+    what: str
+    """`pool` or `link`: what would take longest alone."""
+    of: str
+    """The pool, or the two pools of the link."""
+    micro_batch_s: float
+    """What the sum takes for one micro-batch: that of all `units`."""
     next_s: float
-    """What the next longest would take: 0 where there is none."""
+    """What the next longest would take alone: 0 where there is none."""
     free_links_s: float
     """The step if links between pools cost nothing."""
+    units: tuple[HeldUp, ...]
+    """By what is summed: of one part all, where it holds up all of it."""
 
 
 @dataclass(frozen=True)
@@ -135,14 +151,23 @@ class ShardedExplanation(LibraryAnswer):
         pools, links = exchange_by_part_s(opened.problem, opened.sharded)
         parts = [(seconds, "pool", names[place]) for place, seconds in pools.items()]
         parts += [(x, "link", f"{names[a]} - {names[b]}") for (a, b), x in links.items()]
-        parts.sort(key=lambda x: (-x[0], x[1], x[2]))
+        parts.sort(key=lambda x: (-x[0].sum(), x[1], x[2]))
+        n_units = len(parts[0][0])
+        # `max` takes the first of equal ones: what takes longest of all.
+        longest = [max(parts, key=lambda x: float(x[0][i])) for i in range(n_units)]
+        units = tuple(
+            HeldUp(unit, what, name, float(seconds[i]))
+            for i, (unit, (seconds, what, name)) in enumerate(zip(UNITS, longest, strict=False))
+        )
         free = {
             edge: replace(link, bytes_per_s=FREE_BYTES_PER_S, latency_s=0.0)
             for edge, link in opened.problem.links.items()
         }
         free_s = sharded_price(opened.sharded, replace(opened.problem, links=free)).step_s
-        (most_s, what, name), more = parts[0], parts[1:]
-        return Between(what, name, most_s, more[0][0] if more else 0.0, free_s)
+        plan = opened.sharded
+        total_s = exchange(opened.problem, plan.degrees, plan.pools, plan.n_replicas).total_s
+        next_s = float(parts[1][0].sum()) if len(parts) > 1 else 0.0
+        return Between(*parts[0][1:], total_s, next_s, free_s, units)
 
     @cached_property
     def gains(self) -> tuple[Gain, ...]:

@@ -23,15 +23,16 @@ SHARDED_TERMS: Mapping[str, JoinedTerm] = {
         "costmodels.step.straggler_factor",
     ),
     "sync": JoinedTerm(
-        "gathers and scatters inside a replica, not hidden",
+        "gathers and scatters inside a replica: waits and slowdown",
         "m (e(g, f) + e(g + r, b) + slowdown (hidden))",
         "e = what of a transfer does not hide, g all weights gathered, r all gradients scattered",
         f"{_PRICES}.replica_waits",
     ),
     "exchange": JoinedTerm(
-        "gradients summed over the replicas of all pools, not hidden",
-        "m (e(g + r + x, b) - e(g + r, b)), x = max(all_reduce_u, 2 (R - 1)/R (G/B + U latency))",
-        "R replicas on U pools, all_reduce_u on pool u alone, G gradients of a unit, B of a link",
+        "gradients summed over all replicas: waits and slowdown",
+        "m (e(g + r + x, b) - e(g + r, b) + slowdown (x hidden))",
+        "x = sum over units max(all_reduce_u, 2 (R - 1)/R (G/B + U latency)), R replicas on U"
+        " pools, all_reduce_u on pool u alone, G gradients of a unit, B of a link",
         f"{_PRICES}.exchange",
     ),
     "update": JoinedTerm(
@@ -43,15 +44,19 @@ SHARDED_TERMS: Mapping[str, JoinedTerm] = {
 }
 """By name, in the order of the step."""
 
+UNITS = ("dense layers", "experts")
+"""What gradients are summed of, the second of models with experts."""
+
 
 def sharded_term_values(opened: OpenedSharded, term: str) -> list[dict[str, Any]]:
     """Return the value of a term by kind of replica, with the parts that it comes of, seconds.
 
-    `parts` of `compute` and `sync` are of a step; of `exchange` what each pool and link alone
-    would take of a micro-batch, of which the longest counts.
+    `parts` of `compute`, `sync` and `exchange` are of a step, and sum to it. `micro_batch_s` of
+    `exchange` is what each pool and link alone would take of a micro-batch, by what is summed
+    (`UNITS`): of each the longest counts.
     """
     values = []
-    names = [pool.name for pool in opened.problem.pools]
+    alone_s = _exchange_alone(opened) if term == "exchange" else {}
     for i, kind in enumerate(opened.plan.kinds):
         parts: dict[str, float] = {}
         if term == "compute":
@@ -68,9 +73,11 @@ def sharded_term_values(opened: OpenedSharded, term: str) -> list[dict[str, Any]
                 "slowed down by hidden traffic": traffic.own_slowdown_s,
             }
         elif term == "exchange":
-            pools, links = exchange_by_part_s(opened.problem, opened.sharded)
-            parts = {f"on {names[place]}": seconds for place, seconds in pools.items()}
-            parts |= {f"link {names[a]} - {names[b]}": x for (a, b), x in links.items()}
+            traffic = kind_traffic(opened, i)
+            parts = {
+                "waited for": traffic.exchange_waits_s,
+                "slowed down by hidden traffic": traffic.exchange_slowdown_s,
+            }
         values.append(
             {
                 "kind": i + 1,
@@ -78,6 +85,18 @@ def sharded_term_values(opened: OpenedSharded, term: str) -> list[dict[str, Any]
                 "time_s": kind.time[term],
                 "by_stage_s": [],
                 "parts": parts,
+                "micro_batch_s": alone_s,
             }
         )
     return values
+
+
+def _exchange_alone(opened: OpenedSharded) -> dict[str, dict[str, float]]:
+    """Return what each pool and link alone would take of the sum of one micro-batch, by unit."""
+    names = [pool.name for pool in opened.problem.pools]
+    pools, links = exchange_by_part_s(opened.problem, opened.sharded)
+    alone_s = {f"on {names[place]}": seconds for place, seconds in pools.items()}
+    alone_s |= {f"link {names[a]} - {names[b]}": x for (a, b), x in links.items()}
+    return {
+        part: dict(zip(UNITS, seconds.tolist(), strict=False)) for part, seconds in alone_s.items()
+    }

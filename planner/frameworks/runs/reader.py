@@ -79,7 +79,7 @@ def run_text(file: str) -> tuple[str, str, str]:
         inside = [p.name for p in sorted(Path(name).iterdir()) if p.suffix in SUFFIXES]
         fix = "name one of its files: " + ", ".join(inside[:8])
         fix = fix if inside else f"name {format_titles()[0]}"
-        raise SpecError(InputProblem("is a folder, not a run", fix, name))
+        raise SpecError(InputProblem("is a folder without start script, not a run", fix, name))
     if not part and not Path(name).exists():
         for one in frameworks():
             text = load(one.named_run)(name) if one.named_run else None

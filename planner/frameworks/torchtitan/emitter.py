@@ -31,7 +31,7 @@ from planner.frameworks.torchtitan.model import (
     model_imports,
     model_sizes,
 )
-from planner.frameworks.torchtitan.releases import TOML_RELEASE
+from planner.frameworks.torchtitan.releases import TOML_RELEASE, WRITTEN_MODULE
 from planner.frameworks.torchtitan.toml import toml_files
 from planner.specs.schema import DetailsSpec
 
@@ -48,7 +48,7 @@ def torchtitan_files(request: EmitRequest) -> dict[str, str]:
             **programs(TORCHTITAN_SMOKE),
         }
     return {
-        "torchtitan_recipe.py": recipe(request),
+        f"{WRITTEN_MODULE}.py": recipe(request),
         "torchtitan.sh": _launcher(request),
         **programs(TORCHTITAN_SMOKE),
         **toml_files(request),
@@ -193,7 +193,7 @@ def _launcher(request: EmitRequest) -> str:
     missing = not_said(details, shape, request.job, model_family(shape, details))
     release = request.release_of("torchtitan")
     is_recipe = release != TOML_RELEASE
-    file = "torchtitan_recipe.py" if is_recipe else "torchtitan.toml"
+    file = f"{WRITTEN_MODULE}.py" if is_recipe else "torchtitan.toml"
     title = f"torchtitan launcher; {file} as of torchtitan {release}."
     lines = [
         *head(title, request.header, fact_lines(request, stated_or_none(details))),
@@ -214,7 +214,7 @@ def _settings(n_nodes: int, *, is_recipe: bool) -> str:
     return start + (_PLACES if is_recipe else "") + _ALLOCATOR
 
 
-_RECIPE_WORDS = "--module torchtitan_recipe --config train"
+_RECIPE_WORDS = f"--module {WRITTEN_MODULE} --config train"
 _JOB_FILE_WORDS = '--job.config_file "${HERE}/torchtitan.toml"'
 _TORCH = " It takes PyTorch 2.14 or later: with 2.13 torchtitan 0.3.0 does not start."
 

@@ -10,6 +10,7 @@ from planner.frameworks.runs.query import RunQuery
 from planner.frameworks.runs.written_facts import with_constants, with_unsaid
 from planner.frameworks.torchtitan.reader import looks_like_toml, read_toml
 from planner.frameworks.torchtitan.recipe import looks_like_recipe, read_recipe
+from planner.frameworks.torchtitan.releases import WRITTEN_MODULE
 
 
 def _recipe(file: RunFile) -> ExistingRun:
@@ -44,9 +45,12 @@ def _launched_recipe(run: LaunchedRun) -> ExistingRun:
     path = module.replace(".", "/")
     text = run.find(f"{path}.py")
     if text is None:
-        path = path if "/" in path else f"torchtitan/models/{path}"
-        fix = f"check the file with it: {path}/config_registry.py#{recipe}"
         message = f"names the recipe {recipe} of {module}, which does not lie beside it"
+        if path == WRITTEN_MODULE:
+            fix = f"put {path}.py back, or write the folder again (planner emit)"
+        else:
+            path = path if "/" in path else f"torchtitan/models/{path}"
+            fix = f"check the file with it: {path}/config_registry.py#{recipe}"
         raise SpecError(InputProblem(message, fix, run.file.name, run.launch.line))
     launched = bool(run.launch.n_devices)
     result = read_recipe(text, f"{path}.py", _query(run), recipe, launched=launched)

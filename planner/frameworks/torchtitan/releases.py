@@ -147,3 +147,7 @@ def split_counts(points: Any, layers: int) -> tuple[int, ...]:
         return ()
     cuts = [0, *map(int, ends), layers]
     return tuple(b - a for a, b in itertools.pairwise(cuts))
+
+
+WRITTEN_MODULE = "torchtitan_recipe"
+"""Python module of the recipe that is written for a plan, beside its start script."""

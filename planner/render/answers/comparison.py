@@ -68,8 +68,9 @@ def verdict(comparison: Comparison) -> str:
     least = MIN_SHARE * won.step_time_s
     saved = [f"{t} -{_ms(gap)}" for t, gap in gaps.items() if gap > least]
     paid = [f"{t} +{_ms(-gap)}" for t, gap in gaps.items() if -gap > least]
-    price = f", but longer: {', '.join(paid)}" if paid else ""
-    return f"{lead}: {', '.join(saved) or 'many small differences'} ms{price}"
+    price = f", but longer: {', '.join(paid)} ms" if paid else ""
+    gains = f"{', '.join(saved)} ms" if saved else "many small differences"
+    return f"{lead}: {gains}{price}"
 
 
 def _ms(seconds: float) -> str:

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from math import inf
 from typing import Any
 
 from planner.documents import LibraryAnswer
+from planner.errors import SearchError
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,17 @@ class Together(LibraryAnswer):
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Together":
-        """Return what `to_json` wrote."""
+        """Return what `to_json` wrote; `SearchError` for what it did not write."""
+        try:
+            return cls._read(data)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise SearchError(
+                "the plans over several pools of the answer cannot be read: edited by hand?",
+                "solve again",
+            ) from None
+
+    @classmethod
+    def _read(cls, data: Mapping[str, Any]) -> "Together":
         return cls(
             **{
                 **_own(cls, data),
@@ -217,6 +229,10 @@ def _without_shard(plan: dict[str, Any]) -> dict[str, Any]:
     return {k: x for k, x in plan.items() if k != "shard" or plan["zero"] == SHARDED_ZERO}
 
 
+def _is_time(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0.0 < value < inf
+
+
 def _own(kind: Any, data: Mapping[str, Any]) -> dict[str, Any]:
     return {one.name: data[one.name] for one in fields(kind)}
 
@@ -234,6 +250,11 @@ def _plain(value: Any) -> Any:
 
 
 def _plan(data: Mapping[str, Any]) -> JoinedPlan:
+    """Return a plan; `ValueError` for one without a step time, kinds of pipelines or stages."""
+    steps_s = [data["step_time_s"], *(x["step_time_s"] for x in data["kinds"])]
+    is_whole = len(steps_s) > 1 and all(x["stages"] for x in data["kinds"])
+    if not is_whole or not all(_is_time(x) for x in steps_s):
+        raise ValueError(steps_s)
     kinds = tuple(
         JoinedKind(
             **{

@@ -247,3 +247,10 @@ def test_a_second_copy_of_the_weights_is_named(tmp_path: Path) -> None:
     assert json.loads(sides[1].dumps())["plans"][0]["layout"]["hpz"] == 8
     found = compare(*(opened(tmp_path, f"{i}", side) for i, side in enumerate(sides)))
     assert [row[:3] for row in found.layout] == [("hpz", "1", "8")]
+
+
+def test_small_differences_have_no_unit(tmp_path: Path) -> None:
+    one = evaluated(tmp_path)
+    slower = replace(one[3], tokens_per_s=0.999 * one[3].tokens_per_s)
+    text = text_of(compare(one, (*one[:3], slower)))
+    assert "many small differences\n" in text

@@ -21,9 +21,10 @@ def joined_check_document(report: JoinedReport) -> list[Part]:
     parts = source_parts(run.source, run.format, run.framework, report.release)
     if report.model:
         shape, job = report.model.shape, report.model.job
+        batch = f" global batch {job.global_batch}," if report.knows_batch else ""
         text = (
             f"{shape.name}: {shape.layers} layers, hidden {shape.hidden}, sequences of"
-            f" {job.seq_len}, global batch {job.global_batch}, {job.precision}"
+            f" {job.seq_len},{batch} {job.precision}"
         )
         parts.append(Paragraph(text, label=" "))
     if report.joined:

@@ -62,8 +62,9 @@ def _verdict(comparison: JoinedComparison) -> str:
     least = 0.01 * won.step_time_s
     saved = [f"{term} -{gap * 1e3:,.2f}" for term, gap in gaps.items() if gap > least]
     paid = [f"{term} +{-gap * 1e3:,.2f}" for term, gap in gaps.items() if -gap > least]
-    longer = f", but longer: {', '.join(paid)}" if paid else ""
-    return f"{lead}: {', '.join(saved) or 'many small differences'} ms{longer}"
+    longer = f", but longer: {', '.join(paid)} ms" if paid else ""
+    gains = f"{', '.join(saved)} ms" if saved else "many small differences"
+    return f"{lead}: {gains}{longer}"
 
 
 def _time_grid(a: Side, b: Side) -> Grid:

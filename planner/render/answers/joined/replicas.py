@@ -3,8 +3,9 @@
 from collections.abc import Iterator
 
 from planner.analyze.joined.explanation import Gain
-from planner.analyze.sharded.explanation import OtherPlan, ShardedExplanation
+from planner.analyze.sharded.explanation import Between, HeldUp, OtherPlan, ShardedExplanation
 from planner.analyze.sharded.terms import SHARDED_TERMS, sharded_term_values
+from planner.analyze.sharded.traffic import ReplicaTraffic
 from planner.documents import Blank, Code, Grid, GridSpacing, Paragraph, Part
 from planner.render.answers.joined.explanation import SHOWN_PERCENT, link_text
 from planner.render.answers.together import (
@@ -74,11 +75,10 @@ def deciding_parts(explanation: ShardedExplanation) -> Iterator[Part]:
     ]
     if waits:
         yield Paragraph(", ".join(waits), label="wait for them:")
-    where = f"link {between.of}" if between.what == "link" else f"the network of {between.of}"
     less = 1.0 - between.free_links_s / plan.step_time_s
     yield Paragraph(
-        f"{where} holds it up: {between.micro_batch_s * 1e3:.1f} ms a micro-batch,"
-        f" {kind.time['exchange'] * 1e3:.1f} ms a step not hidden; with links that cost nothing"
+        f"{_held_up_text(between)}: {between.micro_batch_s * 1e3:.1f} ms a micro-batch;"
+        f" {_waits_text(explanation.traffic[i - 1])}, a step; with links that cost nothing"
         f" the step is {less:.1%} shorter",
         label="sum of gradients over the replicas:",
     )
@@ -87,6 +87,27 @@ def deciding_parts(explanation: ShardedExplanation) -> Iterator[Part]:
         f"{full.pool} ({full.part}): {full.peak_bytes / GIB:.1f} of"
         f" {full.usable_bytes / GIB:.1f} GiB",
         label="fullest replicas:",
+    )
+
+
+def _held_up_text(between: Between) -> str:
+    """Return what holds up the sum over the replicas, or what which part of it."""
+
+    def where(part: Between | HeldUp) -> str:
+        return f"link {part.of}" if part.what == "link" else f"the network of {part.of}"
+
+    if len({(x.what, x.of) for x in between.units}) == 1:
+        return f"{where(between)} holds it up"
+    return ", ".join(f"{where(x)} holds up {x.unit}" for x in between.units)
+
+
+def _waits_text(traffic: ReplicaTraffic) -> str:
+    """Return what of the sum over the replicas compute waits for, and what it slows down by."""
+    waits_s, slowdown_s = traffic.exchange_waits_s, traffic.exchange_slowdown_s
+    # What is waited for is not hidden, and may slow down less than inside a replica alone.
+    less = " less" if slowdown_s < 0.0 else ""
+    return (
+        f"{waits_s * 1e3:.1f} ms waited for and {abs(slowdown_s) * 1e3:.1f} ms{less} slowed down"
     )
 
 
@@ -164,6 +185,7 @@ def _other_grid(others: tuple[OtherPlan, ...]) -> Grid:
 def _term_parts(explanation: ShardedExplanation) -> list[Part]:
     """Return one term: its formula, its source, and its numbers in this plan."""
     name, text = explanation.term, SHARDED_TERMS[explanation.term]
+    values = sharded_term_values(explanation.opened, name)
     rows = tuple(
         (
             str(x["kind"]),
@@ -171,14 +193,24 @@ def _term_parts(explanation: ShardedExplanation) -> list[Part]:
             f"{x['time_s'] * 1e3:,.2f}",
             ", ".join(f"{part} {y * 1e3:,.2f}" for part, y in x["parts"].items()),
         )
-        for x in sharded_term_values(explanation.opened, name)
+        for x in values
     )
-    of = "parts, ms a micro-batch: the longest counts" if name == "exchange" else "parts, ms"
-    return [
+    parts: list[Part] = [
         Paragraph(f"{name} (time): {text.title}, plan {explanation.opened.plan.plan_id}"),
         Blank(),
         Code((f"  {text.equation}", f"  {text.symbols}")),
         Paragraph(text.source),
         Blank(),
-        Grid(("kind", "pool", "ms", of), rows, "With this plan's numbers", (0, 2)),
+        Grid(("kind", "pool", "ms", "parts, ms"), rows, "With this plan's numbers", (0, 2)),
     ]
+    if alone_s := values[0]["micro_batch_s"]:
+        units = tuple(next(iter(alone_s.values())))
+        of = "of each the longest" if len(units) > 1 else "the longest"
+        title = f"one micro-batch on each pool and link alone, ms: {of} counts"
+        alone = tuple(
+            (part, *(f"{x * 1e3:,.2f}" for x in seconds.values()))
+            for part, seconds in alone_s.items()
+        )
+        places = tuple(range(1, len(units) + 1))
+        parts += [Blank(), Grid(("", *units), alone, title, places, spacing=SPACING)]
+    return parts

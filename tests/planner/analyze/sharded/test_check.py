@@ -185,15 +185,81 @@ def test_kinds_that_are_no_one_job_are_not_priced(written):
     assert "not priced:" in text_of(report)
 
 
+def test_the_batch_is_that_of_all_kinds_or_is_not_said(written):
+    plan, files = written[0]
+    n = sum(kind.n_sequences for kind in plan.kinds)
+    said = checked(files)
+    assert f"global batch {n}," in text_of(said)
+    assert said.to_json()["inputs"]["model"]["training"]["global_batch"] == n
+    fewer = checked(with_text(files, "nodes.txt", "3 new n2\n", ""))
+    assert fewer.not_priced
+    assert "global batch" not in text_of(fewer)
+    assert "global_batch" not in fewer.to_json()["inputs"]["model"]["training"]
+
+
+def test_what_is_said_of_one_kind_names_its_folder(written):
+    plan, files = written[0]
+    kind = next(x for x in plan.kinds if x.pools == ("new",))
+    n_ranks = sum(x.n_pipelines for x in plan.kinds)
+    recipe, step = "new/torchtitan_recipe.py", n_ranks * kind.n_micro * kind.mbs
+    odd = with_text(files, recipe, f"global_batch_size={step},", f"global_batch_size={step + 1},")
+    report = checked(odd)
+    lead = "new, as if all nodes were like it: "
+    assert report.refusals
+    assert all(x.reason.startswith(lead) for x in report.refusals)
+    assert report.repairs
+    assert all(x.startswith(lead) for x in report.repairs)
+    assert f"global batch {plan_batch(report)}," in text_of(report)
+    # A rule that all kinds break in the same way is one of the run.
+    tp = f"tensor_parallel_degree={kind.stages[0].tp},"
+    both = with_text(odd, recipe, tp, "tensor_parallel_degree=32,")
+    both = with_text(both, "old/torchtitan_recipe.py", tp, "tensor_parallel_degree=32,")
+    shared = checked(both).refusals
+    assert any(not x.reason.startswith(lead) for x in shared)
+    assert len({(x.rule.code, x.reason) for x in shared}) == len(shared)
+
+
+def plan_batch(report):
+    return report.joined.opened.sharded.n_sequences
+
+
 def test_what_is_missing_is_said(written, tmp_path):
     _, files = written[0]
     gone = {name: text for name, text in files.items() if name != "new/torchtitan.sh"}
     with pytest.raises(SpecError, match=r"new/torchtitan\.sh, which is not there"):
         checked(gone)
+    gone = {name: text for name, text in files.items() if name != "new/torchtitan_recipe.py"}
+    with pytest.raises(SpecError, match=r"write the folder again \(planner emit\)"):
+        checked(gone)
     with pytest.raises(UsageError, match="kinds of replicas"):
         checked(files, pool="new")
     write_files(tmp_path, {name: text for name, text in files.items() if name != "nodes.txt"})
-    with pytest.raises(UsageError, match="nodes of several pools"):
+    with pytest.raises(UsageError, match=r"nodes of several pools, by .* missing"):
+        planner.check(str(tmp_path), CLUSTER)
+
+
+def test_pools_that_are_not_there_are_named(written):
+    _, files = written[0]
+    with pytest.raises(UsageError, match="has no pool 'foo'"):
+        checked(files, pool="foo")
+    with pytest.raises(UsageError, match=r"such as old/torchtitan\.sh") as raised:
+        checked(files, pool="old")
+    assert "leave --pool out" in str(raised.value)
+    with pytest.raises(UsageError, match="names pool old, which the cluster does not have"):
+        checked(files, cluster(NEW))
+    other = {**NEW, "name": "other"}
+    with pytest.raises(UsageError, match="names pool old, new, which the cluster does not have"):
+        checked(files, cluster(other))
+
+
+def test_a_folder_without_start_is_said_before_pools(written, tmp_path):
+    _, files = written[0]
+    with pytest.raises(SpecError, match="no such file"):
+        planner.check(str(tmp_path / "gone"), CLUSTER)
+    with pytest.raises(SpecError, match="is a folder without start script"):
+        planner.check(str(tmp_path), CLUSTER)
+    write_files(tmp_path, {name: text for name, text in files.items() if name != START})
+    with pytest.raises(SpecError, match="is a folder without start script"):
         planner.check(str(tmp_path), CLUSTER)
 
 

@@ -3,10 +3,11 @@
 import json
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import planner
-from costmodels.mixed.sharded_prices import exchange, sharded_price
+from costmodels.mixed.sharded_prices import exchange, exchange_by_part_s, sharded_price
 from planner.analyze.several_pools import explain_several, trace_several_json
 from planner.analyze.sharded.terms import SHARDED_TERMS, sharded_term_values
 from planner.cli.commands.plans import run_explain
@@ -55,10 +56,71 @@ def test_the_longest_of_pools_and_links_holds_up_the_exchange(plans):
         between = explain_several(opened).between
         total_s = exchange(problem, plan.degrees, plan.pools, plan.n_replicas).total_s
         assert between.micro_batch_s == pytest.approx(total_s, rel=1e-9)
-        parts = sharded_term_values(opened, "exchange")[0]["parts"]
+        parts = sharded_term_values(opened, "exchange")[0]["micro_batch_s"]
         name = f"on {between.of}" if between.what == "pool" else f"link {between.of}"
-        assert parts[name] == max(parts.values())
+        assert parts[name] == max(parts.values(), key=lambda x: x["dense layers"])
+        assert [x.unit for x in between.units] == ["dense layers"]
         assert between.free_links_s <= opened.plan.step_time_s
+
+
+def with_link(opened, **more):
+    """Return a plan on other links between its pools."""
+    links = {edge: replace(x, **more) for edge, x in opened.problem.links.items()}
+    return replace(opened, job=replace(opened.job, sharded=replace(opened.problem, links=links)))
+
+
+def test_dense_layers_and_experts_may_be_held_up_by_two_parts():
+    moe = {**JOB["model"], "moe": {"experts": 4, "topk": 2, "moe_ffn": 4096}}
+    result = planner.solve(
+        {**JOB, "model": moe},
+        cluster(NEW, OLD),
+        framework="torchtitan",
+        pools="together",
+        executor="serial",
+        top=1,
+        at_most={"mbs": 2},
+        pins={"recompute": "none", "tp": 1},
+    )
+    data = result.to_json()
+    solved = open_joined(data, joined_plan_of(data, "t1"), "answer")
+    free = with_link(solved, latency_s=0.0, bytes_per_s=1.0)
+    pools, links = exchange_by_part_s(free.problem, free.sharded)
+    (link_s,) = links.values()
+    # Bandwidths at which the link takes as long as the slowest pool: for dense layers, experts.
+    first, second = sorted(link_s / np.max(list(pools.values()), axis=0))
+    assert first < 0.99 * second
+    seen = set()
+    for bytes_per_s in (0.5 * first, (first * second) ** 0.5, 2.0 * second):
+        opened = with_link(solved, latency_s=0.0, bytes_per_s=bytes_per_s)
+        plan, problem = opened.sharded, opened.problem
+        found = explain_several(opened)
+        between = found.between
+        total_s = exchange(problem, plan.degrees, plan.pools, plan.n_replicas).total_s
+        assert between.micro_batch_s == pytest.approx(total_s, rel=1e-9)
+        assert sum(x.micro_batch_s for x in between.units) == pytest.approx(total_s, rel=1e-9)
+        by_part = sharded_term_values(opened, "exchange")[0]["micro_batch_s"]
+        for held in between.units:
+            assert held.micro_batch_s == max(x[held.unit] for x in by_part.values())
+        holders = {(x.what, x.of) for x in between.units}
+        seen.add(len(holders))
+        text = " ".join(text_of(found).split())
+        assert ("holds it up" in text) == (len(holders) == 1)
+        assert ("holds up experts" in text) == (len(holders) == 2)
+    assert seen == {1, 2}
+
+
+def test_what_slows_down_is_not_said_to_be_waited_for(plans):
+    for opened in plans:
+        found = explain_several(opened)
+        traffic = found.traffic[found.binding_kind - 1]
+        waits = f"{traffic.exchange_waits_s * 1e3:.1f} ms waited for"
+        slowed = f"{traffic.exchange_slowdown_s * 1e3:.1f} ms slowed down"
+        assert traffic.exchange_slowdown_s > 0.0
+        text = " ".join(text_of(found).split())
+        assert f"{waits} and {slowed}, a step" in text
+        assert "not hidden" not in text
+        assert all(SHARDED_TERMS[x].title in text for x in ("sync", "exchange"))
+        assert "slowdown (x hidden)" in text_of(explain_several(opened, "exchange"))
 
 
 def test_a_slow_link_holds_up_the_exchange(plans):
@@ -109,7 +171,7 @@ def test_every_term_opens_with_its_numbers(plans):
         values = sharded_term_values(opened, term)
         assert [x["time_s"] for x in values] == [x.time[term] for x in opened.plan.kinds]
         assert text.equation in text_of(explain_several(opened, term))
-        if term in ("compute", "sync"):
+        if term in ("compute", "sync", "exchange"):
             for value in values:
                 assert sum(value["parts"].values()) == pytest.approx(value["time_s"], rel=1e-9)
     with pytest.raises(UsageError, match="has no term 'bubble'"):

@@ -1,6 +1,7 @@
 """Plans of sharded replicas set side by side, and on other nodes."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -103,3 +104,12 @@ def test_nodes_that_join_leave_the_old_layout_as_it_is(plans):
     assert found.carry_on_stop_s == 0.0
     with pytest.raises(UsageError, match="no pool"):
         replan_joined(opened, RUN, lost=(), gained={"other": 1})
+
+
+def test_small_differences_have_no_unit(plans):
+    same = compare_joined(plans[0], plans[0])
+    slower = replace(same.b, tokens_per_s=0.999 * same.b.tokens_per_s)
+    text = text_of(replace(same, b=slower))
+    assert "more tokens a second: many small differences\n" in text
+    apart = compare_joined(plans[0], plans[-1])
+    assert " ms" in next(x for x in text_of(apart).splitlines() if "more tokens a second" in x)

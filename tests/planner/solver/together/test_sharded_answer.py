@@ -208,6 +208,29 @@ def test_plans_open_as_the_answer_has_them(both):
         assert opened.plan.links == saved.links
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kinds": []},
+        {"kinds": [{}]},
+        {"kinds": 3},
+        {"links": [{"between": 1}]},
+        {"shard": "x"},
+        {"step_time_s": None},
+        {"step_time_s": "1"},
+        {"step_time_s": -1.0},
+        {"step_time_s": float("nan")},
+        {"more": 1},
+    ],
+)
+def test_an_answer_that_was_edited_is_not_read(both, change):
+    data = both.to_json()
+    first, *rest = data["together"]["plans"]
+    edited = {**data["together"], "plans": [{**first, **change}, *rest]}
+    with pytest.raises(SearchError, match="edited by hand"):
+        joined_plan_of({**data, "together": edited}, "t1")
+
+
 def test_a_plan_that_was_edited_is_not_opened(both):
     data = both.to_json()
     plan = joined_plan_of(data, "t1")
