@@ -1,6 +1,6 @@
 """What explains a plan over several pools: by pipeline, stage, pool and link, what binds it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -12,7 +12,7 @@ from planner.documents import LibraryAnswer
 from planner.errors import UsageError
 from planner.solver.together.opened import OpenedJoined
 from planner.solver.together.plans import TERMS
-from planner.solver.together.records import PoolWorth
+from planner.solver.together.records import JoinedPlan, JoinedStage, PoolWorth
 
 FASTER = 1.01
 """Factor on one figure by which elasticities are measured."""
@@ -54,6 +54,27 @@ class StageFigures:
     """Logits, temporaries, buffers and overhead."""
     usable_bytes: float
 
+    @classmethod
+    def of(
+        cls,
+        stage: JoinedStage,
+        part: str,
+        place: tuple[int, int, int],
+        busy_frac: float,
+        once_s: tuple[float, float, float],
+        hop_s: float = 0.0,
+    ) -> "StageFigures":
+        """Return those of a stage at (kind, stage, first layer).
+
+        `once_s` are gradients and weights, exchange and optimizer.
+        """
+        return cls(
+            *(place[0], place[1], stage.pool, part, place[2]),
+            *(stage.layers, stage.tp, stage.cp, stage.ep, stage.recompute),
+            *(stage.forward_s, stage.backward_s, busy_frac, *once_s, hop_s),
+            *(stage.states_bytes, stage.activation_bytes, stage.other_bytes, stage.usable_bytes),
+        )
+
     @property
     def time_s(self) -> float:
         """Forward and backward of one micro-batch."""
@@ -91,6 +112,16 @@ class Gain:
     gain_percent: float
 
 
+def slowest_kind(plan: JoinedPlan) -> int:
+    """Return the kind that the others of a plan wait for, from 1."""
+    return 1 + max(range(len(plan.kinds)), key=lambda i: plan.kinds[i].step_time_s)
+
+
+def fullest(stages: Sequence[StageFigures]) -> StageFigures:
+    """Return the stage that leaves the least share of its memory free."""
+    return max(stages, key=lambda x: x.peak_bytes / x.usable_bytes)
+
+
 @dataclass(frozen=True)
 class JoinedExplanation(LibraryAnswer):
     """A plan over several pools with what explains it; one term of it where `term` names one."""
@@ -109,36 +140,20 @@ class JoinedExplanation(LibraryAnswer):
             first = 0
             hops = (*its.hops_s, 0.0)
             for j, (stage, one) in enumerate(zip(kind.stages, its.stages, strict=True)):
-                yield StageFigures(
-                    kind=i,
-                    stage=j + 1,
-                    pool=stage.pool,
-                    part=self.opened.part(stage.pool),
-                    first_layer=first,
-                    layers=stage.layers,
-                    tp=stage.tp,
-                    cp=stage.cp,
-                    ep=stage.ep,
-                    recompute=stage.recompute,
-                    forward_s=stage.forward_s,
-                    backward_s=stage.backward_s,
-                    busy_frac=kind.n_micro * stage.time_s / kind.step_time_s,
-                    sync_s=one.sync_s,
-                    exchange_s=one.exchange_s,
-                    update_s=one.update_s,
-                    hop_s=hops[j],
-                    states_bytes=stage.states_bytes,
-                    activation_bytes=stage.activation_bytes,
-                    other_bytes=stage.other_bytes,
-                    usable_bytes=stage.usable_bytes,
+                yield StageFigures.of(
+                    stage,
+                    self.opened.part(stage.pool),
+                    (i, j + 1, first),
+                    kind.n_micro * stage.time_s / kind.step_time_s,
+                    (one.sync_s, one.exchange_s, one.update_s),
+                    hops[j],
                 )
                 first += stage.layers
 
     @property
     def binding_kind(self) -> int:
         """The kind of pipelines that the others wait for, from 1."""
-        kinds = self.opened.plan.kinds
-        return 1 + max(range(len(kinds)), key=lambda i: kinds[i].step_time_s)
+        return slowest_kind(self.opened.plan)
 
     @property
     def binding_stage(self) -> StageFigures:
@@ -149,7 +164,7 @@ class JoinedExplanation(LibraryAnswer):
     @property
     def fullest_stage(self) -> StageFigures:
         """The stage that leaves the least share of its memory free."""
-        return max(self.stages, key=lambda x: x.peak_bytes / x.usable_bytes)
+        return fullest(self.stages)
 
     @cached_property
     def links(self) -> tuple[LinkUse, ...]:

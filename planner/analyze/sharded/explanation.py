@@ -8,7 +8,14 @@ from typing import Any
 from costmodels.mixed.sharded_prices import exchange, exchange_by_part_s, sharded_price
 from costmodels.mixed.sharded_tables import ShardedPool, ShardedProblem, replica_tables
 from planner.analyze.joined.comparison import side_of
-from planner.analyze.joined.explanation import FASTER, Gain, LinkUse, StageFigures
+from planner.analyze.joined.explanation import (
+    FASTER,
+    Gain,
+    LinkUse,
+    StageFigures,
+    fullest,
+    slowest_kind,
+)
 from planner.analyze.sharded.terms import SHARDED_TERMS, UNITS, sharded_term_values
 from planner.analyze.sharded.traffic import ReplicaTraffic, kind_traffic
 from planner.documents import LibraryAnswer
@@ -88,40 +95,23 @@ class ShardedExplanation(LibraryAnswer):
     def _stages(self) -> Iterator[StageFigures]:
         for i, kind in enumerate(self.opened.plan.kinds, 1):
             stage = kind.stages[0]
-            yield StageFigures(
-                kind=i,
-                stage=1,
-                pool=stage.pool,
-                part=self.opened.part(stage.pool),
-                first_layer=0,
-                layers=stage.layers,
-                tp=stage.tp,
-                cp=stage.cp,
-                ep=stage.ep,
-                recompute=stage.recompute,
-                forward_s=stage.forward_s,
-                backward_s=stage.backward_s,
-                busy_frac=kind.time["compute"] / kind.step_time_s,
-                sync_s=kind.time["sync"],
-                exchange_s=kind.time["exchange"],
-                update_s=kind.time["update"],
-                hop_s=0.0,
-                states_bytes=stage.states_bytes,
-                activation_bytes=stage.activation_bytes,
-                other_bytes=stage.other_bytes,
-                usable_bytes=stage.usable_bytes,
+            yield StageFigures.of(
+                stage,
+                self.opened.part(stage.pool),
+                (i, 1, 0),
+                kind.time["compute"] / kind.step_time_s,
+                (kind.time["sync"], kind.time["exchange"], kind.time["update"]),
             )
 
     @property
     def binding_kind(self) -> int:
         """The kind of replicas that the others wait for, from 1."""
-        kinds = self.opened.plan.kinds
-        return 1 + max(range(len(kinds)), key=lambda i: kinds[i].step_time_s)
+        return slowest_kind(self.opened.plan)
 
     @property
     def fullest_stage(self) -> StageFigures:
         """The kind of replicas that leaves the least share of its memory free."""
-        return max(self.stages, key=lambda x: x.peak_bytes / x.usable_bytes)
+        return fullest(self.stages)
 
     @cached_property
     def links(self) -> tuple[LinkUse, ...]:

@@ -82,6 +82,14 @@ def _least_ratio(figures: Prefix, grads: Prefix) -> float:
     return float((above[has] / below[has]).min()) if has.any() else 0.0
 
 
+def _window(way: Way, name: str, ends: Ends) -> tuple[float, float]:
+    """Return the most seconds a byte of gradients of any layer, and the seconds of the ends."""
+    layers = np.diff(way.tables[0].grad_bytes.layers)
+    prefixes = [getattr(x, name) for x in way.tables]
+    ratio = max(_most_ratio(np.diff(x.layers), layers) for x in prefixes)
+    return ratio, max(ends.sum_possible(x) for x in prefixes)
+
+
 def least_sync_s(
     problem: MixedProblem, way: Way, share: Floats, most: int, ends: Ends = ANY
 ) -> NDArray[np.float64]:
@@ -105,18 +113,13 @@ def least_sync_s(
     weights_ratio = _least_ratio(table.weight_bytes, table.grad_bytes)
     rings = _rings(pool, way.n_devices, most)
 
-    def window(name: str) -> tuple[float, float]:
-        prefixes = [getattr(x, name) for x in way.tables]
-        ratio = max(_most_ratio(np.diff(x.layers), np.diff(layers)) for x in prefixes)
-        return ratio, max(ends.sum_possible(x) for x in prefixes)
-
     def least(ratio: float, operation: str, side: str) -> Floats:
         latency, per_byte = (x[None, :] for x in rings[operation])
         overlap = problem.overlap
         if overlap is None:
             return np.asarray(latency + grads * ratio * per_byte)
         piece = np.maximum(overlap.piece_bytes, overlap.piece_bytes_per_rank * pipelines)
-        rate, ends_s = window(side)
+        rate, ends_s = _window(way, side, ends)
 
         def transfer_s(sizes: Floats) -> Floats:
             return np.maximum(1.0, sizes / piece) * latency + sizes * ratio * per_byte

@@ -6,6 +6,7 @@ from typing import Any
 
 from planner.analyze.joined.explanation import (
     FASTER,
+    Gain,
     JoinedExplanation,
     LinkUse,
     StageFigures,
@@ -57,7 +58,7 @@ def joined_explanation_document(explanation: JoinedExplanation) -> list[Part]:
     lead = f"Plan {MARK}{plan.rank}, {plan.plan_id}: {plan_words(plan)}"
     parts: list[Part] = [Paragraph(lead, strong=True), Blank(), *binding_parts(explanation)]
     parts += [Blank(), Code(tuple(_time_tree(explanation)))]
-    if text := _gain_text(explanation):
+    if text := gain_text(explanation.gains):
         parts.append(Paragraph(text, label="1% more takes off the step:"))
     for i in range(1, len(plan.kinds) + 1):
         parts += [Blank(), *kind_parts(explanation, i)]
@@ -123,8 +124,9 @@ def _time_tree(explanation: JoinedExplanation) -> Iterator[str]:
         yield f"{branch} {name:<9} {share}  {TERM_TEXTS[name].title}"
 
 
-def _gain_text(explanation: JoinedExplanation) -> str:
-    shown = [x for x in explanation.gains if x.gain_percent >= SHOWN_PERCENT]
+def gain_text(gains: tuple[Gain, ...]) -> str:
+    """Return what a per cent more of each figure takes off the step."""
+    shown = [x for x in gains if x.gain_percent >= SHOWN_PERCENT]
     assert FASTER == 1.01
     return ", ".join(f"{x.what} of {x.of} {x.gain_percent:.3f}%" for x in shown)
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 
-from planner.analyze.joined.explanation import Gain
 from planner.analyze.sharded.explanation import Between, HeldUp, OtherPlan, ShardedExplanation
 from planner.analyze.sharded.terms import SHARDED_TERMS, sharded_term_values
 from planner.analyze.sharded.traffic import ReplicaTraffic
 from planner.documents import Blank, Code, Grid, GridSpacing, Paragraph, Part
-from planner.render.answers.joined.explanation import SHOWN_PERCENT, link_text
+from planner.render.answers.joined.explanation import gain_text, link_text
 from planner.render.answers.together import (
     MARK,
     plan_words,
@@ -120,12 +119,6 @@ def _time_tree(explanation: ShardedExplanation) -> Iterator[str]:
         branch = "└─" if i == len(shown) else "├─"
         share = f"{seconds:>9.4f} s {seconds / kind.step_time_s * 100:>5.1f} %"
         yield f"{branch} {name:<9} {share}  {SHARDED_TERMS[name].title}"
-
-
-def gain_text(gains: tuple[Gain, ...]) -> str:
-    """Return what a per cent more of each figure takes off the step."""
-    shown = [x for x in gains if x.gain_percent >= SHOWN_PERCENT]
-    return ", ".join(f"{x.what} of {x.of} {x.gain_percent:.3f}%" for x in shown)
 
 
 def replica_parts(explanation: ShardedExplanation) -> Iterator[Part]:
